@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
 from kveval.analysis.estimators.sequential import Design
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
-from kveval.campaign.loading import load_config
+from kveval.configuration.config import Config
+from kveval.configuration.loading import load_config
 from kveval.workflow.check.bisect import BLOCKS, Side, search, step_design
 from kveval.workflow.check.judging import (
     FIRST_LOOK,

@@ -31,7 +31,7 @@ from tests.support.fault_chain import workflow_copy  # noqa: E402
 from tests.support.guidellm_reports import START  # noqa: E402
 from tests.support.result_trees import LMCACHE, native, write_level  # noqa: E402
 
-from kveval.campaign.loading import load_config  # noqa: E402
+from kveval.configuration.loading import load_config  # noqa: E402
 from kveval.importing.campaign import import_plan  # noqa: E402
 from kveval.importing.run import import_run  # noqa: E402
 from kveval.importing.table import summary, write_table  # noqa: E402

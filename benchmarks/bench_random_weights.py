@@ -21,12 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from kveval.campaign.loading import load_config  # noqa: E402
 from kveval.campaign.random_model import write_served  # noqa: E402
 from kveval.campaign.specification import Specification  # noqa: E402
+from kveval.configuration.loading import load_config  # noqa: E402
 from kveval.engines.local.server import Deployment, deployed  # noqa: E402
-from kveval.engines.servers.vllm import VllmProgram  # noqa: E402
 from kveval.host.processes import supervisor  # noqa: E402
+from kveval.stacks.vllm import Vllm  # noqa: E402
 
 WAVE = 8
 _TOKENS = itertools.count(300)
@@ -77,7 +77,7 @@ def both(specification: Specification, folder: Path):
     model = write_served(
         specification.model.geometry, folder / "model", dtype=specification.model.dtype
     )
-    plugins = VllmProgram.plugins
+    plugins = Vllm.plugins
     with contextlib.ExitStack() as stack:
         processes, servers = (
             stack.enter_context(supervisor(folder / "registry.json")),
@@ -88,7 +88,7 @@ def both(specification: Specification, folder: Path):
             ("prompt-dependent", plugins),
             ("vLLM's own again", None),
         ):
-            VllmProgram.plugins = given
+            Vllm.plugins = given
             (folder / name).mkdir()
             place = {
                 "model_dir": model,
@@ -104,7 +104,7 @@ def both(specification: Specification, folder: Path):
             )
             one.warm_up(specification.workload.first_prompt_tokens)
             servers[name] = one
-        VllmProgram.plugins = plugins
+        Vllm.plugins = plugins
         yield servers
 
 

@@ -113,6 +113,7 @@ rule summarise_campaign:
         detailed=f"{ANALYSIS}/detailed.csv",
         pcp_summary_stats=f"{ANALYSIS}/pcp_summary_stats.csv",
         predicted=f"{ANALYSIS}/predicted.csv",
+        one_request=f"{ANALYSIS}/one_request.csv",
     log:
         f"{LOGS}/{{so_far}}summarise_campaign.log",
     conda:

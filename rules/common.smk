@@ -15,7 +15,7 @@ from kveval.workflow.stopping import DRAINED, INTERRUPTED, Stopping
 # Before the other imports: an interruption amid them ends in a line, too.
 STOPPING = Stopping.watch(workflow, logger.handlers)
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure

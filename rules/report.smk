@@ -14,7 +14,7 @@ BESIDE_VERDICTS = [
 ]
 SUMMARIES = [
     f"{ANALYSIS}/{name}.csv"
-    for name in ("summary", "detailed", "pcp_summary_stats", "predicted")
+    for name in ("summary", "detailed", "pcp_summary_stats", "predicted", "one_request")
 ]
 SUMMARIES += [f"{ANALYSIS}/costs.csv"] if CAMPAIGN.prices else []
 # A table that the report links to without reading it.

@@ -12,8 +12,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from kveval.analysis.levels.pilot import frozen_levels
-from kveval.campaign.config import Config
-from kveval.campaign.loading import load_config
+from kveval.configuration.config import Config
+from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure, code_of
 from kveval.host.processes import Terminated, stop_signals_raise
 from kveval.host.redaction import Redactor

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.importing.campaign import import_plan
 from kveval.importing.table import write_table
 from kveval.store.run_file import stored_run

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.manifests.rendering import preview_text
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Summarise the campaign: rows per cell, rows per level, means over models; costs, and the predicted gain of tiers."""
+"""Summarise the campaign: rows per cell and level, means over models; costs, predicted gains, times of one request."""
 
 from pathlib import Path
 
 from kveval.analysis.cell_benefits import predicted_benefits
 from kveval.analysis.costs import costs
+from kveval.analysis.one_request import one_request_times
 from kveval.analysis.peaks import read_table
 from kveval.analysis.summaries import summary_tables
 from kveval.report.data.reading import read_report_plan
@@ -25,6 +26,7 @@ if __name__ == "__main__":
         [Path(path) for path in inputs.requests],
     )
     tables["predicted"] = predicted_benefits(runs, *judged, requests, plan.baseline_of)
+    tables["one_request"] = one_request_times(runs)
     if "costs" in made:
         tables["costs"] = costs(*judged, runs, plan.prices, plan.stores)
     for name, path in made.items():

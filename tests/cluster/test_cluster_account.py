@@ -15,8 +15,8 @@ from tests.support.documentation import FENCE
 from tests.support.fault_chain import workflow_copy
 from tests.support.testbed import own_testbed, wait_until
 
-from kveval.campaign.loading import load_config
 from kveval.campaign.site import Cluster
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.kinds import (

@@ -17,7 +17,7 @@ from tests.support.fault_chain import merged
 from tests.support.tree import Tree
 
 from kveval.campaign.inheritance import with_site
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.workflow.doctor.doctor import diagnose
 
 pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]

@@ -28,8 +28,8 @@ from tests.support.tree import Tree
 
 from kveval.analysis.levels.recording import convert_recording
 from kveval.campaign.inheritance import with_site
-from kveval.campaign.loading import load_config
 from kveval.campaign.site import Cluster as Site
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes import recordings
 from kveval.engines.kubernetes.api.kinds import EVENT, NODE
 from kveval.engines.kubernetes.api.names import selector

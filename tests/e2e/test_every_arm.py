@@ -7,9 +7,9 @@ from tests.support.paths import REPOSITORY
 from tests.support.tree import Tree, served
 
 from kveval.engines.local.sidecars import find_program
-from kveval.engines.servers.program import SidecarError
 from kveval.measure.status import absences
 from kveval.pcp.installation import RecordingError, require_pcp
+from kveval.stacks.sidecar import SidecarError
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
 MODEL = "Qwen3-0.6B"

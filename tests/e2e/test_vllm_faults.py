@@ -23,8 +23,8 @@ from tests.support.fault_chain import (
 )
 from tests.support.leftovers import Trace
 
-from kveval.campaign.servers.vllm import VLLM
 from kveval.engines.watchdog import read_work
+from kveval.stacks.vllm import VLLM
 
 pytestmark = pytest.mark.e2e
 needs_server = pytest.mark.skipif(

@@ -11,11 +11,11 @@ from tests.support.config_files import BASE, CONFIG, LMCACHE, NATIVE, RAW
 from tests.support.paths import REPOSITORY
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.random_model import write_served
+from kveval.configuration.loading import load_config
 from kveval.engines.local.server import deployed
-from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.processes import supervisor
+from kveval.stacks.vllm import Vllm
 from kveval.store.run_file import Answers
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
@@ -99,11 +99,11 @@ def test_a_tier_that_gives_back_less_than_it_got_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plugins = tmp_path / "plugins"
-    assert VllmProgram.plugins is not None
-    shutil.copytree(VllmProgram.plugins, plugins)
+    assert Vllm.plugins is not None
+    shutil.copytree(Vllm.plugins, plugins)
     with (plugins / "kveval_host_offload.py").open("a") as module:
         module.write(f"\n{BREAKS[broken]}\nHostCopyWorker.submit_load = submit_load\n")
-    monkeypatch.setattr(VllmProgram, "plugins", plugins)
+    monkeypatch.setattr(Vllm, "plugins", plugins)
     found = answers(NATIVE)
     assert found.wrong, found
     # It is the tier that is wrong, and not the device.

@@ -73,7 +73,7 @@ PAIR = [("no-offload", [0]), ("native-offload", [4000])]
 MEASURED = {
     "default": Measured(
         _campaign("default", [("no-offload", [0]), ("native-offload", [500, 10000])]),
-        Truth({"no-offload": 0.0, "native-offload": 0.15}),
+        Truth({"no-offload": 0.0, "native-offload": 0.15}, timed=True),
     ),
     "arms": Measured(
         _campaign(

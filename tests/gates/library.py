@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kveval.__main__ import main as kveval_main
-from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.manifests.rendering import preview_text
 from kveval.host import hardware
 from kveval.load.guidellm import LoadTarget, command, levels_of

@@ -48,6 +48,7 @@ class Truth:
     noise: float = 0.01
     base_tok_s: float = 900.0
     half_level: float = 6.0
+    timed: bool = False
 
 
 def fill_store(campaign: Path, catalogues: Path, store: Path, truth: Truth) -> None:
@@ -365,8 +366,32 @@ def _description(
         "recording": {"archive": "raw/pcp.tar.zst"},
         "exercised": {"required": proof, "exercised": active},
         "answers": answers,
+        **({"one_request": _one_request(cell, run)} if truth.timed else {}),
         "copy_bandwidth": {"host_gb_s": 9.5},
     }
+
+
+def _one_request(cell: PlannedCell, run: int) -> dict[str, Any]:
+    """Times of one request: a tier of 500 blocks serves none, a larger one at half the time of computing."""
+
+    def requests(ttft_ms: float, served: int) -> dict[str, Any]:
+        timed = [
+            {
+                "ttft_ms": ttft_ms + run + number,
+                "prompt_tokens": 1120 + number,
+                "served_tokens": served,
+            }
+            for number in range(3)
+        ]
+        return {"requests": timed}
+
+    times = {"cold": requests(240.0, 0), "device": requests(12.0, 1104)}
+    if cell.cpu_blocks > 500:
+        times["tier"] = requests(120.0, 1104)
+    elif cell.cpu_blocks:
+        reason = "the tier served 0 of the prompts' 1,121 tokens"
+        times["tier"] = {"reason": reason}
+    return times
 
 
 def _time_text(epoch_s: float) -> str:

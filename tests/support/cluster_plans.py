@@ -5,8 +5,8 @@ import functools
 from msgspec.structs import replace
 from tests.support.paths import CONFIG
 
-from kveval.campaign.loading import load_config
 from kveval.campaign.site import Cluster
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.api.kinds import Kind
 from kveval.engines.kubernetes.api.probe import Answer, Bounds
 from kveval.workflow.doctor.cluster_facts import ClusterFacts

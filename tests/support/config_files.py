@@ -6,7 +6,7 @@ import yaml
 from tests.support.paths import REPOSITORY
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 
 ROOT = REPOSITORY
 CONFIG = ROOT / "config"

@@ -9,7 +9,7 @@ from kveval.campaign.catalogue import Gpu, Model
 from kveval.campaign.device_estimate import DeviceEstimate
 from kveval.campaign.entries import validate_entries
 from kveval.campaign.inheritance import YamlEntry, read_yaml
-from kveval.campaign.servers.vllm_memory import ServerMemory, estimate_device
+from kveval.stacks.vllm_memory import ServerMemory, estimate_device
 
 CONFIG = REPOSITORY / "config"
 TRUTHS = REPOSITORY / "benchmarks" / "device_truths.yaml"

@@ -22,7 +22,7 @@ import yaml
 from tests.support.leftovers import Trace
 from tests.support.paths import REPOSITORY, STAND_INS
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.pcp.installation import RecordingError, require_pcp
 
 PARTS = ("config", "manifests", "rules", "scripts", "profiles", "envs")

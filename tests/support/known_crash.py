@@ -3,7 +3,7 @@
 from tests.support.config_files import CONFIG, RAW
 
 from kveval.campaign.catalogue import KnownDefect
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 
 NAME = "vllm-43226"
 KNOWN: dict[str, KnownDefect] = load_config(

@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 from tests.support.paths import REPOSITORY
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.report.figures.names import FAMILIES
 from kveval.report.files import APPENDICES
 from kveval.store.run_file import pointer_of
@@ -21,7 +21,7 @@ _PER_RUN = ("measurement.json", "pcp.parquet")
 _PER_CELL = ("requests.parquet", "levels.csv", "peak.csv")
 _COLLECTED = ("complete_metrics", "peak_throughput_all", "pcp_metrics_peak")
 _COMPARED = ("comparison", "contrasts", "peak_comparison", "averages", "checks")
-_SUMMARISED = ("summary", "detailed", "pcp_summary_stats", "predicted")
+_SUMMARISED = ("summary", "detailed", "pcp_summary_stats", "predicted", "one_request")
 _TABLES = _COLLECTED + _COMPARED + _SUMMARISED
 # The workflow's rules, the jobs of `report` and what they read of each other, in Snakemake's bare language. That rules
 # and jobs are the workflow's is asserted wherever the two are compared, and in test_planning_toy.py.

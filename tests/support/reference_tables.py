@@ -16,7 +16,7 @@ from tests.support.document_checks import DOCUMENT_RULES
 from tests.support.paths import CONFIG
 
 from kveval.analysis.verdict_tables import CHECKS, RULES
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.workflow.command.kv_sizes import HEADINGS, kv_sizes
 
 # Keys of which one stands in place of those that are required.

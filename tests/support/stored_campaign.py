@@ -11,7 +11,7 @@ from benchmarks import campaign_files as files
 from tests.support.stored_runs import HOST, described
 from tests.support.synthetic import required_counters
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.host.files import write_json
 from kveval.pcp.archive_tools import pack_archives
 from kveval.store.store import Key, Store

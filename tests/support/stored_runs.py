@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kveval.campaign.config import measurement_id
+from kveval.configuration.config import measurement_id
 from kveval.host import hardware
 from kveval.host.files import write_json
 from kveval.store.store import Key, Store, pointer

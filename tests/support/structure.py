@@ -16,12 +16,22 @@ from tests.support import nesting, trend
 from tests.support.paths import SCRIPTS
 
 LIBRARY = SCRIPTS / "kveval"
-_BELOW_ENGINES = ("host", "load", "pcp", "campaign", "store")
+_BELOW_ENGINES = (
+    "host",
+    "load",
+    "pcp",
+    "campaign",
+    "stacks",
+    "configuration",
+    "store",
+)
 ALLOWED: Mapping[str, Sequence[str]] = {
     "host": (),
     "load": ("host",),
     "pcp": ("host",),
     "campaign": ("host", "load"),
+    "stacks": ("host", "load", "campaign"),
+    "configuration": ("host", "load", "campaign", "stacks"),
     # A stored run names its cell.
     "store": ("host", "campaign"),
     "curve": _BELOW_ENGINES,
@@ -49,15 +59,15 @@ ALLOWED: Mapping[str, Sequence[str]] = {
 _CONFIGURED = "speaks of keys of the configuration"
 _FOREIGN = "reads results of others, which are vLLM's"
 VLLM_NAMED: Mapping[str, str] = {
-    "engines/servers/vllm.py": "the adapter: behaviour",
-    "campaign/servers/vllm.py": "the adapter: arguments",
-    "campaign/servers/vllm_memory.py": "the adapter: what it leaves of a GPU to its cache",
-    "campaign/servers/vllm_wire.py": "the adapter: names on the wire and in the log",
+    "stacks/vllm.py": "vLLM",
+    "stacks/vllm_arms.py": "vLLM: what arms add",
+    "stacks/vllm_memory.py": "vLLM: what it leaves of a GPU to its cache",
+    "stacks/vllm_wire.py": "vLLM: names on the wire and in the log",
     "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",
     "engines/local/plugin/kveval_weights.py": "runs inside vLLM",
-    "engines/servers/lmcache.py": "LMCache's adapter: the server that it stands beside",
-    "campaign/routing.py": "a key of llm-d's endpoint picker",
-    "campaign/deployment.py": _CONFIGURED,
+    "stacks/lmcache.py": "the server that LMCache stands beside",
+    "stacks/picker.py": "a key of llm-d's endpoint picker",
+    "configuration/deployment.py": _CONFIGURED,
     "engines/kubernetes/replicas.py": "the name of a container of llm-d's router",
     "campaign/campaign_file.py": _CONFIGURED,
     "campaign/catalogue.py": _CONFIGURED,

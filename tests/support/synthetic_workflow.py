@@ -13,7 +13,7 @@ from tests.support.paths import REPOSITORY
 from kveval.analysis.cells import rows_of
 from kveval.analysis.peaks import collect_tables
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 # The site and the release of the published evaluation.

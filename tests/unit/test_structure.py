@@ -7,9 +7,6 @@ import pytest
 from tests.support import nesting, structure, trend
 from tests.support.paths import REPOSITORY
 
-from kveval.campaign.servers.registry import SERVERS
-from kveval.engines.servers.registry import PROGRAMS
-
 
 @pytest.fixture(scope="module")
 def edges() -> list[tuple[str, str]]:
@@ -52,11 +49,6 @@ def test_a_docstring_opens_with_what_the_thing_is_or_does() -> None:
 
 def test_vllm_is_named_where_it_has_to_be_and_nowhere_else() -> None:
     assert structure.naming_vllm() == sorted(structure.VLLM_NAMED)
-
-
-def test_every_server_has_both_halves_of_its_adapter() -> None:
-    assert SERVERS.keys() == PROGRAMS.keys()
-    assert all(program.software is SERVERS[name] for name, program in PROGRAMS.items())
 
 
 @pytest.mark.parametrize(

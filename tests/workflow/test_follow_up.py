@@ -24,7 +24,7 @@ from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 
 from kveval.analysis.cells import rows_of
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.host.files import write_json
 from kveval.pcp.archive_tools import pack_archives
 from kveval.store.store import Key, pointer

@@ -17,7 +17,7 @@ from tests.support.report_text import whole_report
 from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
 from tests.support.stored_runs import HOST
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import make_plan
 from kveval.workflow.planning.stored import StoreIndex, read_pointers

@@ -1,4 +1,4 @@
-"""A server that is not vLLM is served, measured, proven active and reported, for one file and its entries."""
+"""A server that is not vLLM is served, measured, proven active and reported, for one file and one entry."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,10 +13,7 @@ from tests.support.tree import Tree
 
 pytestmark = [pytest.mark.workflow, needs_pcp]
 OTHER = REPOSITORY / "tests" / "support" / "other_server"
-ENTRIES = {
-    "campaign": "SERVERS['toy'] = toy.TOY",
-    "engines": "PROGRAMS['toy'] = toy.ToyProgram()",
-}
+ENTRY = "SERVERS['toy'] = toy.Toy()"
 ARMS = (("no-offload", 0), ("native-offload", 2000))
 SERVER = {"program": "toy", "version": "1.5", "build": "toy-cpu"}
 
@@ -41,11 +38,10 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
     )
     del campaign["server"]["vllm"], campaign["server"]["env"]
     made = Tree(tmp_path / "repository", campaign, lock=tmp_path / "lock")
-    library = made.folder / "scripts" / "kveval"
-    shutil.copy2(OTHER / "adapter.py", library / "engines" / "servers" / "toy.py")
-    for part, entry in ENTRIES.items():
-        with (library / part / "servers" / "registry.py").open("a") as registry:
-            registry.write(f"\nfrom kveval.engines.servers import toy\n\n{entry}\n")
+    stacks = made.folder / "scripts" / "kveval" / "stacks"
+    shutil.copy2(OTHER / "adapter.py", stacks / "toy.py")
+    with (stacks / "registry.py").open("a") as registry:
+        registry.write(f"\nfrom kveval.stacks import toy\n\n{ENTRY}\n")
     shutil.copy2(
         OTHER / "server.py", made.folder / ".server-venv" / "bin" / "server.py"
     )

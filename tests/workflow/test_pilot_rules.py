@@ -7,8 +7,8 @@ import yaml
 from tests.support.fault_chain import ADOPTED, workflow_copy
 from tests.workflow.test_reruns import snakemake
 
-from kveval.campaign.config import measurement_id
-from kveval.campaign.loading import load_config
+from kveval.configuration.config import measurement_id
+from kveval.configuration.loading import load_config
 from kveval.host import hardware
 from kveval.host.files import write_json
 from kveval.store.store import Key, Store

@@ -18,7 +18,7 @@ from tests.support.command import kveval
 from tests.support.fault_chain import ADOPTED
 from tests.support.paths import REPOSITORY
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.host import hardware
 from kveval.host.files import write_json
 from kveval.store.run_file import SCHEMA

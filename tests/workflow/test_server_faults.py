@@ -26,9 +26,9 @@ from tests.support.fault_chain import (
 )
 
 from kveval.engines.local.sidecars import find_program
-from kveval.engines.servers.program import SidecarError
 from kveval.measure.progress import REPORT_COMMAND
 from kveval.measure.status import read_status, status_path
+from kveval.stacks.sidecar import SidecarError
 from kveval.store.run_file import pointed_run
 
 pytestmark = pytest.mark.workflow

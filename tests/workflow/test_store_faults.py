@@ -26,7 +26,7 @@ from tests.support.fault_chain import (
 )
 from tests.support.stored_runs import CELL, measured
 
-from kveval.campaign.config import measurement_id
+from kveval.configuration.config import measurement_id
 from kveval.store.store import Store
 from kveval.workflow.upkeep.references import References
 from kveval.workflow.upkeep.verify import verify_store

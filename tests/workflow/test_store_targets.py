@@ -15,7 +15,7 @@ from tests.support.fault_chain import REPOSITORY, workflow_copy
 from tests.support.stored_runs import CELL, measured
 
 from kveval.analysis.peaks import cell_tables
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.store.derived import DamagedTable
 from kveval.store.store import Store
 from kveval.workflow.command import store as command_store

@@ -13,12 +13,12 @@ import numpy as np
 
 from kveval.analysis.levels.server_counters import server_delta
 from kveval.campaign.cell import Cell
-from kveval.campaign.servers.registry import software_of
 from kveval.campaign.specification import Specification
 from kveval.curve.cells import demands
 from kveval.curve.service import Demanded, Floats, ServedLevel, TierSpeed
 from kveval.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
 from kveval.load import levels as workloads
+from kveval.stacks.registry import server_of
 from kveval.store.run_file import Change, Run
 
 # The number of levels that the server's speed is fitted to, and of simulations for each tier size.
@@ -276,9 +276,7 @@ def _observed(
         window=measured.window,
         streams=workloads.streams_at(specification.workload, level),
         device_tokens=device_tokens,
-        batch_tokens=software_of(specification.versions).batch_tokens(
-            specification.argv
-        ),
+        batch_tokens=server_of(specification.versions).batch_tokens(specification.argv),
         throughput_tok_s=measured.throughput_tok_s,
         itl_ms=measured.itl_ms,
         ttft_ms=measured.ttft_ms,

@@ -18,8 +18,8 @@ from kveval.analysis.levels.checks_run import disturbed
 from kveval.analysis.levels.outcomes import warned
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
-from kveval.campaign.tier_layout import needed_size
 from kveval.curve.cells import CellCurves, curves_of, serving_of
+from kveval.stacks.tier_layout import needed_size
 from kveval.store.run_file import IMPORTED, Run
 
 RUNS_READ = 3

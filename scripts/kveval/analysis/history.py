@@ -20,7 +20,7 @@ from kveval.analysis.estimators.intervals import mean_interval, percent
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics.campaign import METRICS
 from kveval.campaign.cell import CELL_COLUMNS, Cell
-from kveval.campaign.servers.registry import served_by
+from kveval.stacks.registry import find_server
 from kveval.store.run_file import Run
 
 HIGHER_IS_BETTER: Mapping[str, bool] = METRICS | {GOODPUT: True}
@@ -154,7 +154,7 @@ def build_series(
 
 
 def _version(software: Mapping[str, str], program: str | None) -> str:
-    server = served_by(software)
+    server = find_server(software)
     return software.get(program or (server.name if server else ""), "")
 
 

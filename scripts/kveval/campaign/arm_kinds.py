@@ -1,7 +1,7 @@
 """The kinds of KV-cache arms: the parts of each, the keys its scenarios need, and where the report shows it.
 
 A new kind is an entry here, a scenario in config/scenarios.yaml, and a function in the `arms` of the server that can
-run it (kveval.campaign.servers).
+run it (kveval.stacks).
 """
 
 from dataclasses import dataclass

@@ -438,7 +438,7 @@ class KnownDefect(Strict):
 
 
 class Gpu(Strict):
-    """A GPU, for the estimate of what a server's device holds (kveval.campaign.servers.vllm_memory)."""
+    """A GPU, for the estimate of what a server's device holds."""
 
     memory_gib: PositiveNumber
     """memory that the driver leaves to programs, GiB: less than the name says"""

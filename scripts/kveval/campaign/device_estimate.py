@@ -1,6 +1,6 @@
 """The estimate of what a server's device holds before any server has reported it, and the GPU that it is of.
 
-How much of a GPU is left to the cache depends on the server: kveval.campaign.servers.vllm_memory computes it. A size
+How much of a GPU is left to the cache depends on the server: `ModelServer.device_estimate` has it. A size
 that a server reported, or that the campaign sets, replaces the estimate.
 """
 

@@ -3,7 +3,7 @@
 A size begins as `cpu_blocks` in the matrix of a campaign's file: 10000, which tables call 10K. It counts blocks of 16
 tokens of the model as served, over all of its ranks, whatever block size the server itself runs with, and is a part of
 a cell's name (kveval.campaign.cell). A size given in GiB becomes one by `blocks_within`. `Budget.from_blocks`
-translates it into the tokens, bytes and server blocks that the arguments of an arm have (kveval.campaign.servers).
+translates it into the tokens, bytes and server blocks that the arguments of an arm have (kveval.stacks).
 
 bytes per token = 2 (keys and values) x layers x KV heads x head dimension x bytes per element. Weight quantisation does
 not enter: the cache holds activations. Of models with several kinds of layers these are the bytes of a cache that keeps

@@ -11,14 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kveval.campaign.arms import LMCACHE_CHUNK_TOKENS
-from kveval.campaign.reuse import caches_of
 from kveval.campaign.specification import Specification
-from kveval.campaign.tier_layout import match_steps
+from kveval.configuration.reuse import caches_of
 from kveval.curve.curve import (
     ReuseCurve,
+    ReuseCurves,
     assign_to_servers,
-    reuse_curve,
     served_by_request,
     split_by_server,
 )
@@ -30,9 +28,9 @@ from kveval.load.guidellm import pauses_of
 from kveval.load.loadside import sitecustomize
 from kveval.load.trace_file import TraceRow, requests_of
 from kveval.load.workload import Workload
+from kveval.stacks import lmcache
+from kveval.stacks.tier_layout import match_steps
 
-# LMCache 0.5 evicts a fifth of its chunks as soon as it is four fifths full, so it holds 64 to 80 %.
-LMCACHE_HOLDS = (0.64, 0.8)
 NOTHING_POINTS = 0.5
 """Percentage points: a tier that adds less is of no use, and sizes that differ by less count as equal."""
 # Conversations that are drawn for each prefix: first, uncounted, until nearly every prefix has been visited; then those
@@ -118,7 +116,7 @@ def curves_of_prompts(
     """Return the curves of requests as they were sent; `reported_tokens` as in `curves_of`."""
     serving = serving_of(specification, reported_tokens)
     each = split_by_server(prompts, serving.servers, serving.by_prefix)
-    return _of_cell(specification, serving, partial(reuse_curve, each, serving.block))
+    return _of_cell(specification, serving, ReuseCurves(each, serving.block).curve)
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ def serving_of(
         servers=1 if deployment is None else deployment.replicas,
         # Behind llm-d's router, with or without a gateway; a service deals requests out in turn.
         by_prefix=deployment is not None and deployment.route != "service",
-        chunk=LMCACHE_CHUNK_TOKENS if "lmcache" in specification.versions else chunk,
+        chunk=lmcache.CHUNK_TOKENS if "lmcache" in specification.versions else chunk,
         device_tokens=caches_of(specification, reported_tokens).device,
     )
 
@@ -153,7 +151,7 @@ def _of_cell(
 ) -> CellCurves:
     device = serving.device_tokens
     tier = None if device is None else curve((device, serving.chunk))
-    holds = LMCACHE_HOLDS if "lmcache" in specification.versions else (1.0, 1.0)
+    holds = lmcache.HOLDS if "lmcache" in specification.versions else (1.0, 1.0)
     return CellCurves(curve(), tier, device, caches_of(specification).tier, holds)
 
 
@@ -171,13 +169,14 @@ class _Load(NamedTuple):
 
 @cache
 def _curve(load: _Load, behind: tuple[int, int] | None = None) -> ReuseCurve:
-    return reuse_curve(_each(load), load.block, behind)
+    return _curves(load).curve(behind)
 
 
 @lru_cache(maxsize=1)
-def _each(load: _Load) -> list[Prompts]:
+def _curves(load: _Load) -> ReuseCurves:
     prompts = prompts_of(load.workload, load.level, load.run, load.block, load.requests)
-    return split_by_server(prompts, load.servers, load.by_prefix)
+    each = split_by_server(prompts, load.servers, load.by_prefix)
+    return ReuseCurves(each, load.block)
 
 
 def order_is_assumed(workload: Workload) -> bool:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -69,63 +70,119 @@ class ReuseCurve:
         )
 
 
+@dataclass(frozen=True)
+class _Needs:
+    """The blocks of a server's requests, and for each the tokens that a cache must hold to have it."""
+
+    blocks: Blocks
+    tokens: Ints
+
+    @classmethod
+    def from_blocks(cls, blocks: Blocks, sample: Sample | None, rate: float) -> Self:
+        """Find what each block needs; `rate`: the share of all blocks that these are."""
+        return cls(blocks, _sizes_needed(blocks, rate, sample))
+
+    def of_group(self, group: int, sample: Sample) -> Self:
+        """Return the needs of one part of a sample, as that part alone shows them."""
+        rate = sample.rate / GROUPS
+        return self.from_blocks(self.blocks.of_group(group), sample, rate)
+
+
 def reuse_curve(
     prompts: Sequence[Prompts],
     block_tokens: int,
     behind: tuple[float, int] | None = None,
 ) -> ReuseCurve:
-    """Return the curve of devices alone, which keep answers as well; `prompts`: those of each server.
+    """Return one curve of the requests of each server, see `ReuseCurves.curve`."""
+    return ReuseCurves(prompts, block_tokens).curve(behind)
 
-    `behind`: tokens of each device, and of the chunks that tiers behind them look up and store; then it is the curve of
-    such tiers, which store what devices compute. A tier looks up the chunks of a prompt from its beginning on, so that
-    it serves a block of the device exactly if it holds the chunk that contains the whole block.
-    """
-    sample = _sample(
-        prompts, block_tokens, block_tokens if behind is None else behind[1]
-    )
-    blocks = [own.blocks(block_tokens, answers=True, sample=sample) for own in prompts]
-    chunks = (
-        []
-        if behind is None
-        else [own.blocks(behind[1], sample=sample) for own in prompts]
-    )
-    total = sum(own.counted_tokens for own in prompts)
-    expected = sum(own.found_tokens(block_tokens) for own in prompts)
 
-    def part(server: int, group: int | None, rate: float) -> _Part:
-        alone, *tier = (
-            each[server] if group is None else each[server].of_group(group)
-            for each in (blocks, chunks)
-            if each
+class ReuseCurves:
+    """The curves of the requests of each server; what devices need is found once, and takes most of a curve's time."""
+
+    def __init__(self, prompts: Sequence[Prompts], block_tokens: int) -> None:
+        self._prompts = prompts
+        self._block_tokens = block_tokens
+        self._device_needs: dict[Sample | None, list[_Needs]] = {}
+
+    def curve(self, behind: tuple[float, int] | None = None) -> ReuseCurve:
+        """Return the curve of devices alone, which keep answers as well.
+
+        `behind`: tokens of each device, and of the chunks that tiers behind them look up and store; then it is the
+        curve of such tiers, which store what devices compute. A tier looks up the chunks of a prompt from its beginning
+        on, so that it serves a block of the device exactly if it holds the chunk that contains the whole block.
+        """
+        chunk_tokens = self._block_tokens if behind is None else behind[1]
+        sample = _sample(self._prompts, self._block_tokens, chunk_tokens)
+        total = sum(own.counted_tokens for own in self._prompts)
+        devices = self._devices(sample)
+        chunks = [] if behind is None else self._chunks(devices, chunk_tokens, sample)
+        if sample is None:
+            return _curve(_parts(devices, chunks, behind, sample), total)
+        expected = sum(own.found_tokens(self._block_tokens) for own in self._prompts)
+
+        def scaled(
+            devices: Sequence[_Needs], chunks: Sequence[_Needs], rate: float
+        ) -> ReuseCurve:
+            parts = _parts(devices, chunks, behind, sample)
+            found = sum(int(tokens.sum()) for _, tokens in parts)
+            return _scaled(_curve(parts, total), rate, expected - found / rate)
+
+        whole = scaled(devices, chunks, sample.rate)
+        sizes = (
+            whole.sizes[np.linspace(0, len(whole.sizes) - 1, _COMPARED).astype(int)]
+            if len(whole.sizes)
+            else ()
         )
-        if behind is None:
-            return _sizes_needed(alone, rate, sample), alone.found_tokens
-        return _tier_sizes_needed(
-            alone, tier[0], behind[0], rate, sample
-        ), alone.found_tokens
-
-    def curve(group: int | None, rate: float) -> ReuseCurve:
-        parts = [part(server, group, rate) for server in range(len(prompts))]
-        return _scaled(
-            _curve(parts, total),
-            rate,
-            expected - sum(int(found.sum()) for _, found in parts) / rate,
+        shares = []
+        for group in range(GROUPS):
+            of_devices = [one.of_group(group, sample) for one in devices]
+            of_chunks = [one.of_group(group, sample) for one in chunks]
+            part = scaled(of_devices, of_chunks, sample.rate / GROUPS)
+            shares.append(part.shares(sizes))
+        spread = np.array(shares).std(axis=0, ddof=1).max(initial=0.0)
+        return replace(
+            whole, sampled=sample.rate, error=float(spread) / math.sqrt(GROUPS)
         )
 
-    if sample is None:
-        return _curve(
-            [part(server, None, 1.0) for server in range(len(prompts))], total
-        )
-    whole = curve(None, sample.rate)
-    sizes = (
-        whole.sizes[np.linspace(0, len(whole.sizes) - 1, _COMPARED).astype(int)]
-        if len(whole.sizes)
-        else ()
-    )
-    parts = [curve(group, sample.rate / GROUPS) for group in range(GROUPS)]
-    shares = np.array([part.shares(sizes) for part in parts])
-    error = float(shares.std(axis=0, ddof=1).max(initial=0.0)) / math.sqrt(GROUPS)
-    return replace(whole, sampled=sample.rate, error=error)
+    def _devices(self, sample: Sample | None) -> list[_Needs]:
+        """Return what each server's device needs for the blocks of prompts and answers."""
+        if sample not in self._device_needs:
+            tokens, rate = self._block_tokens, 1.0 if sample is None else sample.rate
+            self._device_needs[sample] = [
+                _Needs.from_blocks(own.blocks(tokens, True, sample), sample, rate)
+                for own in self._prompts
+            ]
+        return self._device_needs[sample]
+
+    def _chunks(
+        self, devices: Sequence[_Needs], chunk_tokens: int, sample: Sample | None
+    ) -> list[_Needs]:
+        """Return what each server's tier needs for the chunks of prompts."""
+        rate = 1.0 if sample is None else sample.rate
+        if chunk_tokens == self._block_tokens:
+            each = [
+                one.blocks.of_prompts(own.input_tokens)
+                for own, one in zip(self._prompts, devices, strict=True)
+            ]
+        else:
+            each = [own.blocks(chunk_tokens, sample=sample) for own in self._prompts]
+        return [_Needs.from_blocks(chunks, sample, rate) for chunks in each]
+
+
+def _parts(
+    devices: Sequence[_Needs],
+    chunks: Sequence[_Needs],
+    behind: tuple[float, int] | None,
+    sample: Sample | None,
+) -> list[_Part]:
+    """Return what each server needs of its device, or of its tier if it is `behind` one, and what that saves."""
+    if behind is None:
+        return [(device.tokens, device.blocks.found_tokens) for device in devices]
+    return [
+        (_tier_sizes_needed(device, own, behind[0], sample), device.blocks.found_tokens)
+        for device, own in zip(devices, chunks, strict=True)
+    ]
 
 
 def served_by_request(
@@ -136,8 +193,10 @@ def served_by_request(
     chunk_tokens: int,
 ) -> tuple[Ints, list[Ints]]:
     """Return the prompt tokens of each request that the device serves, and for each size of a tier those it adds."""
-    blocks, chunks = own.blocks(block_tokens, answers=True), own.blocks(chunk_tokens)
-    needed = _tier_sizes_needed(blocks, chunks, device_tokens)
+    device = _Needs.from_blocks(own.blocks(block_tokens, answers=True), None, 1.0)
+    chunks = _Needs.from_blocks(own.blocks(chunk_tokens), None, 1.0)
+    needed = _tier_sizes_needed(device, chunks, device_tokens, None)
+    blocks = device.blocks
     request = _requests(blocks)
 
     def tokens(served: npt.NDArray[np.bool_]) -> Ints:
@@ -153,26 +212,28 @@ def served_by_request(
 
 
 def _tier_sizes_needed(
-    blocks: Blocks,
-    chunks: Blocks,
-    device_tokens: float,
-    rate: float = 1.0,
-    sample: Sample | None = None,
+    device: _Needs, tier: _Needs, device_tokens: float, sample: Sample | None
 ) -> Ints:
     """Tokens that a tier must hold to have each block of prompts and answers; 0 where the device has it.
 
     A block needs what its chunk does; one that lies in no full chunk is never held.
     """
-    held = _sizes_needed(blocks, rate, sample) <= device_tokens
-    needed = _sizes_needed(chunks, rate, sample)
-    if not len(needed):
+    blocks, chunks, held = device.blocks, tier.blocks, device.tokens <= device_tokens
+    if not len(chunks.ids):
         return np.where(held, 0, _NEVER)
-    span = 1 + int(max(blocks.numbers.max(initial=0), chunks.numbers.max(initial=0)))
+    request = _requests(blocks)
     chunk = ((blocks.numbers.astype(np.int64) + 1) * blocks.tokens - 1) // chunks.tokens
-    wanted = _requests(blocks) * span + chunk
-    there = _requests(chunks) * span + chunks.numbers
-    place = np.minimum(np.searchsorted(there, wanted), len(there) - 1)
-    return np.where(held, 0, np.where(there[place] == wanted, needed[place], _NEVER))
+    if sample is None:
+        # All chunks are there, so that a number tells the place.
+        there = chunk < np.diff(chunks.offsets)[request]
+        place = np.where(there, chunks.offsets[:-1][request] + chunk, 0)
+    else:
+        span = 1 + int(chunk.max(initial=int(chunks.numbers.max())))
+        wanted = request * span + chunk
+        present = _requests(chunks) * span + chunks.numbers
+        place = np.minimum(np.searchsorted(present, wanted), len(present) - 1)
+        there = present[place] == wanted
+    return np.where(held, 0, np.where(there, tier.tokens[place], _NEVER))
 
 
 def _sample(

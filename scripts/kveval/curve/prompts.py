@@ -39,7 +39,15 @@ class Blocks:
     def of_group(self, group: int) -> Self:
         """Return the blocks of one part of a sample."""
         assert self.groups is not None
-        chosen = self.groups == group
+        return replace(self._subset(self.groups == group), groups=None)
+
+    def of_prompts(self, input_tokens: Ints) -> Self:
+        """Return the blocks that lie in prompts of these lengths, those of all requests."""
+        ends = (self.numbers + 1) * self.tokens
+        limits = np.repeat(input_tokens, np.diff(self.offsets))
+        return self._subset(ends <= limits)
+
+    def _subset(self, chosen: npt.NDArray[np.bool_]) -> Self:
         before = np.concatenate(([0], np.cumsum(chosen)))
         return replace(
             self,
@@ -47,7 +55,7 @@ class Blocks:
             numbers=self.numbers[chosen],
             offsets=before[self.offsets],
             found_tokens=self.found_tokens[chosen],
-            groups=None,
+            groups=None if self.groups is None else self.groups[chosen],
         )
 
 

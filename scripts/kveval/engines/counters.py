@@ -1,59 +1,6 @@
-"""The server's own counters, read from its Prometheus endpoint."""
+"""How a server's own counters changed over levels."""
 
-from collections import defaultdict
 from collections.abc import Mapping
-
-from prometheus_client.parser import text_string_to_metric_families
-
-from kveval.host.errors import Failure
-
-# Labels that are the same on every series of a server; a counter is summed over them.
-_COMMON_LABELS = frozenset(
-    {
-        "engine",
-        "model_name",
-        "pid",
-        "otel_scope_name",
-        "otel_scope_version",
-        "otel_scope_schema_url",
-    }
-)
-
-
-class CounterError(Failure):
-    """The server's metrics cannot be read."""
-
-
-def parse_counters(text: str, prefix: str) -> dict[str, float]:
-    """Sum every counter of the Prometheus text whose name starts with `prefix`.
-
-    A counter with further labels (transfer_type, source, ...) appears as a sum under its name, and once per label set
-    as `name{label="value"}`. Names keep their suffix `_total`. Raises CounterError if it is not Prometheus text.
-    """
-    totals: dict[str, float] = defaultdict(float)
-    try:
-        for family in text_string_to_metric_families(text):
-            if family.type != "counter" or not family.name.startswith(prefix):
-                continue
-            for sample in family.samples:
-                if not sample.name.endswith("_total"):
-                    continue
-                totals[sample.name] += sample.value
-                own = {
-                    name: value
-                    for name, value in sorted(sample.labels.items())
-                    if name not in _COMMON_LABELS
-                }
-                if own:
-                    labels = ",".join(
-                        f'{name}="{value}"' for name, value in own.items()
-                    )
-                    totals[f"{sample.name}{{{labels}}}"] += sample.value
-    except ValueError as error:
-        raise CounterError(
-            f"not Prometheus text: {error}", code="not_prometheus"
-        ) from error
-    return dict(totals)
 
 
 def changes(

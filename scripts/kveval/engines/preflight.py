@@ -8,16 +8,15 @@ from pathlib import Path
 import psutil
 
 from kveval.campaign.random_model import model_config
-from kveval.campaign.servers.registry import held_bytes
 from kveval.campaign.sizing import GIB
 from kveval.campaign.specification import ServedModel, Specification
-from kveval.engines.servers.registry import program_of
 from kveval.engines.watchdog import DISK_RESERVE_BYTES, require_free
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
 from kveval.host.registry import SHARED_MEMORY
 from kveval.load.guidellm import worker_processes
 from kveval.load.workload import Workload
+from kveval.stacks.registry import held_bytes, server_of
 
 MEMORY_SHARE = 0.7
 """Share of a host's memory above which KV caches leave too little for the servers themselves and the page cache."""
@@ -70,7 +69,7 @@ def disk_bytes(workload: Workload, cpus: int) -> int:
 
 def shared_memory_bytes(specification: Specification) -> int:
     """Return the bytes of /dev/shm that the server allocates: its queues, and the tier if it is kept there."""
-    return program_of(specification.versions).shared_memory_bytes(specification)
+    return server_of(specification.versions).shared_memory_bytes(specification)
 
 
 def memory_bytes(specification: Specification) -> int:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kveval.campaign.servers.software import ServerSoftware
 from kveval.host.errors import Failure
 from kveval.host.http import HttpError
+from kveval.stacks.model_server import ModelServer
 
 Check = tuple[Callable[[], None], float]
 """A function that raises a Failure when something is wrong, and the interval in seconds at which it is called."""
@@ -82,14 +82,14 @@ class Work:
     requests: float
 
 
-def read_work(page: str, software: ServerSoftware) -> Work:
+def read_work(page: str, program: ModelServer) -> Work:
     """Read the progress from the text of a server's metrics; a missing metric counts as 0."""
 
     def total(*metrics: str) -> float:
         names = [
             re.escape(name)
             for metric in metrics
-            for name in software.metrics[metric].values()
+            for name in program.metrics[metric].values()
         ]
         pattern = rf"^(?:{'|'.join(names)})(?:{{[^}}]*}})? (\S+)"
         return sum(float(value) for value in re.findall(pattern, page, re.MULTILINE))

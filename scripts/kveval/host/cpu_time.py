@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -14,7 +15,7 @@ class CpuTime:
     """Processor time since the start of the host, and of this process, seconds, summed over all processors.
 
     Attributes:
-        own_s: of this process and its descendants, those that have ended included.
+        own_s: of this process, its descendants, and what else is the run's own, those that have ended included.
         busy_s: not idle; time that other virtual machines took counts.
         all_s: of all processors together.
     """
@@ -24,13 +25,16 @@ class CpuTime:
     all_s: float
 
     @classmethod
-    def now(cls) -> Self:
-        """Read the times of the host (/proc/stat) and of this process's descendants (/proc/PID/stat)."""
+    def now(cls, own: Iterable[int] = ()) -> Self:
+        """Read the times of the host (/proc/stat), and of processes and their descendants (/proc/PID/stat).
+
+        `own`: further processes whose time is this one's own, as that of a server that somebody else started.
+        """
         host = psutil.cpu_times()
         # What guests use is in user and nice already.
         whole_s = sum(host) - host.guest - host.guest_nice
-        this = psutil.Process()
-        own_s = sum(map(_taken_s, [this, *this.children(recursive=True)]))
+        processes = _with_descendants({psutil.Process().pid, *own})
+        own_s = sum(map(_taken_s, processes))
         return cls(own_s, whole_s - host.idle - host.iowait, whole_s)
 
     def others_percent(self, since: Self) -> float | None:
@@ -40,6 +44,15 @@ class CpuTime:
             return None
         others_s = (self.busy_s - since.busy_s) - (self.own_s - since.own_s)
         return 100 * min(1.0, max(0.0, others_s / whole_s))
+
+
+def _with_descendants(pids: Iterable[int]) -> set[psutil.Process]:
+    processes = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            process = psutil.Process(pid)
+            processes |= {process, *process.children(recursive=True)}
+    return processes
 
 
 def _taken_s(process: psutil.Process) -> float:

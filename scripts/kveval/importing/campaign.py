@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.host.errors import Failure
 from kveval.importing.plan import ImportPlan, plan_imports
 from kveval.importing.table import summary

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
 from kveval.campaign.imports import named_on
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import described, differences
+from kveval.configuration.config import Config
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.importing.plan import RunElsewhere, RunsElsewhere

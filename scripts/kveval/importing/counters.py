@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from kveval.campaign.servers.registry import IMPORTED
 from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.pcp.archive.problems import ArchiveError
 from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.parquet.rates import PreparedCounter
 from kveval.pcp.parquet.reading import describe, series
+from kveval.stacks.registry import IMPORTED_SERVER
 
 _TOKENS = "generation_tokens"
 _METRICS = (
@@ -40,7 +40,7 @@ def counters_of(
     if not sources:
         return {}, ["no recording was found with the results"]
     imported_names = [
-        name for metric in _METRICS for name in IMPORTED.metrics[metric].values()
+        name for metric in _METRICS for name in IMPORTED_SERVER.metrics[metric].values()
     ]
     names = list(
         dict.fromkeys(
@@ -117,7 +117,7 @@ def _level_counters(
         round((level.start - before_s) * 1e9),
         round((level.end + after_s) * 1e9),
     )
-    tokens = IMPORTED.metrics[_TOKENS].values()
+    tokens = IMPORTED_SERVER.metrics[_TOKENS].values()
     counters: Counters = {}
     for name, endpoints in recorded.items():
         parts = [part for counter in endpoints if (part := counter.gained(*window_ns))]

@@ -12,13 +12,13 @@ import msgspec
 import zstandard
 
 from kveval.campaign.result_names import NamePattern
-from kveval.campaign.servers.registry import IMPORTED
 from kveval.host.files import is_lfs_pointer, write_bytes
 from kveval.importing.trees import ResultFiles, Stamp, Tree, scan
 from kveval.load.reports import LevelReport, ReportFileError
 from kveval.load.reports.data import SyntheticData
 from kveval.load.reports.reading import read_report
 from kveval.load.reports.vllm_bench import VLLM_BENCH
+from kveval.stacks.registry import IMPORTED_SERVER
 
 _VERSION = 3
 # Release and size are logged when the server starts; after that there is one line per request.
@@ -181,8 +181,8 @@ def _startup_facts(
             notes.append(f"{stamp.path}: a Git LFS pointer, not the file: git lfs pull")
         text = head.decode(errors="replace")
         release, tokens = (
-            IMPORTED.release_in_log(text),
-            IMPORTED.startup_facts(text).get("kv_cache_tokens"),
+            IMPORTED_SERVER.release_in_log(text),
+            IMPORTED_SERVER.startup_facts(text).get("kv_cache_tokens"),
         )
         if release or tokens:
             return release, tokens

@@ -9,13 +9,10 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from kveval.campaign.arms import Platform
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
 from kveval.campaign.imports import ImportCampaign
-from kveval.campaign.resolve import required_counters
-from kveval.campaign.servers.registry import IMPORTED
+from kveval.configuration.config import Config
 from kveval.host.hashing import content_hash
 from kveval.importing.describe import describe_run
 from kveval.importing.index import read_tree
@@ -30,6 +27,8 @@ from kveval.importing.interpret import (
 )
 from kveval.importing.runs import PlacedLevel, drafts_of, merge_partial_runs
 from kveval.importing.trees import LeftOut, Tree, stamps_of
+from kveval.stacks.arms import Platform
+from kveval.stacks.registry import IMPORTED_SERVER
 
 _ALIKE = "configured_alike"
 
@@ -217,7 +216,9 @@ def _required(scenario: Scenario, vllm: str) -> list[dict[str, Any]]:
     platform = Platform(
         vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name=""
     )
-    return [dict(entry) for entry in required_counters(scenario, IMPORTED, platform)]
+    return [
+        dict(entry) for entry in IMPORTED_SERVER.required_counters(scenario, platform)
+    ]
 
 
 def _refused(result: Result, status: str, reason: str, code: str = "") -> Result:

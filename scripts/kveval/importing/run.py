@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from kveval.campaign.config import measurement_id
+from kveval.configuration.config import measurement_id
 from kveval.host.errors import Failure
 from kveval.host.files import is_lfs_pointer, sha256_file, write_json
 from kveval.importing.counters import counters_of

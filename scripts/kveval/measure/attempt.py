@@ -12,12 +12,11 @@ from typing import Any
 import msgspec
 
 from kveval import __version__
-from kveval.analysis.activity import (
+from kveval.analysis.levels.activity import (
     activity_record,
     level_activity,
     required_counters,
 )
-from kveval.campaign.servers.registry import held_bytes, software_of
 from kveval.engines.job import Job
 from kveval.engines.protocol import Engine, RunningRecording, RunSession
 from kveval.engines.servers.one_request import request_tokens
@@ -30,6 +29,7 @@ from kveval.measure.level_run import Levels, pack
 from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.verification import verify_recording
+from kveval.stacks.registry import held_bytes, server_of
 from kveval.store.run_file import Answers, Change, OneRequest, Repeat, time_text
 
 SCHEMA = 1
@@ -184,7 +184,7 @@ class Attempt:
             "protocol": specification.protocol,
             "hardware": dict(self.host),
             "versions": {
-                software_of(specification.versions).name: server.version,
+                server_of(specification.versions).name: server.version,
                 "guidellm": specification.versions["guidellm"],
                 "pcp": session.recorder.pcp_version,
                 "kveval": __version__,
@@ -289,9 +289,9 @@ class Attempt:
 
     def _required_of_server(self) -> list[str]:
         versions = self.job.specification.versions
-        software = software_of(versions)
+        server = server_of(versions)
         names = (
-            software.recorded(metric, versions[software.name])
+            server.recorded(metric, versions[server.name])
             for metric in _REQUIRED_OF_SERVER
         )
         return [name for name in names if name is not None]

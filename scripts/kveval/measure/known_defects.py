@@ -5,10 +5,10 @@ from pathlib import Path
 
 from kveval.campaign.catalogue import KnownDefect
 from kveval.campaign.specification import Specification
-from kveval.engines.servers.protocol import ServerDied
-from kveval.engines.servers.registry import program_of
+from kveval.engines.servers.errors import ServerDied
 from kveval.host.logs import raised
 from kveval.load.guidellm import LoadError
+from kveval.stacks.registry import server_of
 
 
 def recognised(
@@ -33,7 +33,7 @@ def recognised(
     if not possible or "log" not in failure.facts:
         return None
     log, offset = Path(failure.facts["log"]), int(failure.facts.get("offset", 0))
-    exceptions = raised(log, offset, program_of(versions).log_form)
+    exceptions = raised(log, offset, server_of(versions).log_form)
     for name, defect in possible.items():
         place = defect.raised_in
         for exception in exceptions:

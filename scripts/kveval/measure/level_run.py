@@ -14,8 +14,8 @@ import zstandard
 from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
 from kveval.engines.job import Job
-from kveval.engines.protocol import RunningRecording, RunSession
-from kveval.engines.servers.protocol import ServerDied
+from kveval.engines.protocol import AddressedServer, RunningRecording, RunSession
+from kveval.engines.servers.errors import ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
 from kveval.host.cpu_time import CpuTime
 from kveval.host.errors import Failure
@@ -148,7 +148,7 @@ class Levels:
 
         def sending() -> None:
             before.update(server.counters())
-            times.append(CpuTime.now())
+            times.append(CpuTime.now(self._server_processes()))
 
         with monitored(checks) as require_fine:
 
@@ -163,7 +163,7 @@ class Levels:
                 self.progress.level(title, elapsed_s, workload.seconds)
 
             ran = self.session.load.generate(level, report, watch, sending)
-            times.append(CpuTime.now())
+            times.append(CpuTime.now(self._server_processes()))
             ready_s, self._free_since = ran.started - self._free_since, ran.ended
             require_fine()
         self.clock.check()
@@ -192,8 +192,13 @@ class Levels:
 
     def _others(self, times: Sequence[CpuTime]) -> dict[str, float]:
         """Say what share of the processors others took, %, from the first time to the last, if the server is here."""
-        share = times[-1].others_percent(times[0]) if self.session.own_clock else None
+        here = self._server_processes()
+        share = times[-1].others_percent(times[0]) if here else None
         return {} if share is None else {"others_cpu_percent": round(share, 2)}
+
+    def _server_processes(self) -> Sequence[int]:
+        server = self.session.deployer.server
+        return server.process_ids if isinstance(server, AddressedServer) else ()
 
     @contextlib.contextmanager
     def _blamed(self) -> Iterator[None]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kveval.campaign.problems import closest
-from kveval.campaign.warnings import sentence
+from kveval.configuration.warnings import sentence
 from kveval.host.findings import pluralize
 from kveval.importing.plan import ImportPlan
 from kveval.importing.table import summary

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from kveval.campaign.config import Config
 from kveval.campaign.site import Cluster
 from kveval.campaign.specification import Specification
+from kveval.configuration.config import Config
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document, condition

@@ -20,7 +20,7 @@ import msgspec
 from snakemake.exceptions import WorkflowError
 
 from kveval.campaign.cell import CELL_COLUMNS, Cell
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.host.errors import Failure
 from kveval.importing.campaign import import_plan
 from kveval.importing.compared import (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kveval.campaign.inheritance import campaign_values, with_site
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.manifests.permissions import manifest, namespaces
 from kveval.host.errors import Failure
 

@@ -1,7 +1,7 @@
 """Removal of what a campaign left running, on a cluster or on this host, and of nothing else."""
 
-from kveval.campaign.config import Config
 from kveval.campaign.site import Cluster
+from kveval.configuration.config import Config
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.leases import LIVING_S, holder_of, living_leases

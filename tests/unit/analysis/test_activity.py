@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.config_files import CONFIG
 from tests.support.synthetic import run_description
 
-from kveval.analysis.activity import (
+from kveval.analysis.levels.activity import (
     Activity,
     activity_at,
     activity_record,

@@ -17,8 +17,8 @@ from kveval.analysis.benefit import (
     tier_copies,
 )
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
+from kveval.configuration.loading import load_config
 from kveval.curve.service import ServerSpeed
 from kveval.curve.speed import FittedSpeed
 from kveval.store.run_file import Change, LevelRun, Run

@@ -18,7 +18,7 @@ from kveval.analysis.levels.noise import (
 )
 from kveval.analysis.levels.records import prompt_shares, window_columns
 from kveval.analysis.levels.requests import Requests
-from kveval.campaign.reuse import visited
+from kveval.configuration.reuse import visited
 from kveval.load.reports import RequestRecord
 
 WORKLOAD = {

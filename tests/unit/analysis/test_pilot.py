@@ -6,8 +6,8 @@ from tests.support.config_files import CONFIG
 from tests.support.synthetic import run_description
 
 from kveval.analysis.levels.pilot import PilotError, freeze, frozen_levels, read_pilot
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
+from kveval.configuration.loading import load_config
 from kveval.load import guidellm as load
 from kveval.load.workload import workload_of
 from kveval.report.tables.configuration import search_table

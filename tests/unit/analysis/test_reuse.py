@@ -20,8 +20,8 @@ from kveval.analysis.reuse import (
     with_predictions,
 )
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
+from kveval.configuration.loading import load_config
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
 from kveval.report.tables.reuse import likely_cause

@@ -31,8 +31,8 @@ from kveval.campaign.builds import (
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import BuildSource
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
+from kveval.configuration.loading import load_config
 
 SERVER = ServerConfig.model_validate(RAW["config"]["server"])
 OTHER = Cell("Qwen3-0.6B", "candidate", 10_000)

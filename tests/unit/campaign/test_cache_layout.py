@@ -9,8 +9,8 @@ from tests.support.paths import CONFIG
 from kveval.campaign.cache_layout import CacheLayout, Retention
 from kveval.campaign.catalogue import ModelSettings
 from kveval.campaign.geometry import Geometry
-from kveval.campaign.loading import load_config
 from kveval.campaign.sizing import kv_bytes_per_token
+from kveval.configuration.loading import load_config
 
 MIB = 2**20
 DEFAULT = Retention(interval_tokens=0)

@@ -26,8 +26,8 @@ from tests.support.config_files import (
 from kveval.campaign.catalogue import name_for
 from kveval.campaign.cell import Cell
 from kveval.campaign.json_schema import json_schema
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError, closest
+from kveval.configuration.loading import load_config
 from kveval.load.levels import working_set_tokens
 
 
@@ -160,7 +160,7 @@ def test_the_schema_refers_only_to_what_it_defines():
 
 def test_importing_the_configuration_is_light():
     heavy = {"pandas", "pyarrow", "numpy", "matplotlib"}
-    code = f"import sys, kveval.campaign.loading; print(sorted({heavy} & sys.modules.keys()))"
+    code = f"import sys, kveval.configuration.loading; print(sorted({heavy} & sys.modules.keys()))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT / "scripts",

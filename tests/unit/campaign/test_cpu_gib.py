@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from tests.support.config_files import RAW
 from tests.support.paths import CONFIG
 
-from kveval.campaign.config import Config
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.sizing import blocks_within
 from kveval.campaign.types import BLOCK_TOKENS, memory_bytes
+from kveval.configuration.config import Config
+from kveval.configuration.loading import load_config
 
 GIB = 2**30
 MODEL, BASE, TIER = "Qwen3-0.6B", "no-offload", "native-offload"

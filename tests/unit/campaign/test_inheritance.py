@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW, dump
 
 from kveval.campaign.inheritance import campaign_values, read_campaign
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError, ConfigProblem
+from kveval.configuration.loading import load_config
 
 BASE = RAW["config"]
 ADDED = [

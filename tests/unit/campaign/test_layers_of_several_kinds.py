@@ -4,17 +4,17 @@ import pytest
 from tests.support.config_files import CONFIG, RAW, changed, load_raw, on_gpus
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
-from kveval.campaign.reuse import reuse_of
-from kveval.campaign.servers.vllm import VLLM
-from kveval.campaign.tier_layout import (
+from kveval.configuration.loading import load_config
+from kveval.configuration.reuse import reuse_of
+from kveval.stacks.tier_layout import (
     layout_of,
     match_steps,
     needed_size,
     prompts_of_conversation,
     tokens_in_rows,
 )
+from kveval.stacks.vllm import VLLM
 
 GEMMA, GDN, MLA = "Gemma-3-27B", "Qwen3-Next-80B-A3B", "DeepSeek-V2-Lite"
 INTERVAL = "--prefix-cache-retention-interval"

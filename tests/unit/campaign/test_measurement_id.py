@@ -23,9 +23,9 @@ from tests.support.config_files import (
     load,
 )
 
-from kveval.campaign import config as module
-from kveval.campaign.config import measurement_id
-from kveval.campaign.loading import load_config
+from kveval.configuration import config as module
+from kveval.configuration.config import measurement_id
+from kveval.configuration.loading import load_config
 
 
 @pytest.fixture(scope="module")

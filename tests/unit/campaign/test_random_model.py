@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.support.paths import CONFIG
 
 from kveval.campaign.geometry import Geometry
-from kveval.campaign.loading import load_config
 from kveval.campaign.random_model import (
     _encode,
     byte_symbols,
@@ -19,6 +18,7 @@ from kveval.campaign.random_model import (
     write_served,
 )
 from kveval.campaign.sizing import kv_bytes_per_token
+from kveval.configuration.loading import load_config
 
 MODELS = load_config(CONFIG / "config.yaml", CONFIG).catalogue.models
 TOKENIZER = tokenizer()

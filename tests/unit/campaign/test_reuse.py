@@ -19,8 +19,8 @@ from tests.support.config_files import (
 )
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
-from kveval.campaign.reuse import (
+from kveval.configuration.loading import load_config
+from kveval.configuration.reuse import (
     Caches,
     Demand,
     LevelReuse,
@@ -30,7 +30,7 @@ from kveval.campaign.reuse import (
     reuse_of,
     visited,
 )
-from kveval.campaign.warnings import no_gain, sentence
+from kveval.configuration.warnings import no_gain, sentence
 from kveval.load.levels import working_set_tokens
 
 MARGIN = 0.05

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from tests.support.config_files import CONFIG
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.host.hashing import content_hash
 from kveval.importing.compared import combination
 from kveval.load import levels as workloads

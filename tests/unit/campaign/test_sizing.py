@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.paths import CONFIG
 
-from kveval.campaign.loading import load_config
-from kveval.campaign.servers.vllm import VLLM
 from kveval.campaign.sizing import (
     Budget,
     CacheSizes,
@@ -22,6 +20,8 @@ from kveval.campaign.sizing import (
     server_blocks,
 )
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.configuration.loading import load_config
+from kveval.stacks.vllm import VLLM
 
 
 @dataclass(frozen=True)

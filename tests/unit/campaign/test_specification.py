@@ -11,7 +11,6 @@ from tests.support.config_files import CONFIG
 
 from kveval.campaign.cell import Cell
 from kveval.campaign.geometry import Geometry
-from kveval.campaign.loading import load_config
 from kveval.campaign.sizing import CacheSizes
 from kveval.campaign.specification import (
     DeploymentSpec,
@@ -20,6 +19,7 @@ from kveval.campaign.specification import (
     Specification,
     SpecificationError,
 )
+from kveval.configuration.loading import load_config
 from kveval.load.trace_file import TraceContent
 from kveval.load.workload import (
     Bursts,

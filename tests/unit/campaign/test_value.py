@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from tests.support.config_files import CONFIG, changed, load
 
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
+from kveval.configuration.loading import load_config
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from tests.support.config_files import (
 )
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import Specification
+from kveval.configuration.loading import load_config
 
 CELL = Cell("Qwen3-8B", "native-offload", 10_000)
 WHOLE = Cell("Qwen3-0.6B-float32", "native-offload", 200)

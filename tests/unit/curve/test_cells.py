@@ -10,9 +10,9 @@ from tests.support.config_files import load, on_cluster
 from tests.support.paths import REPOSITORY
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
-from kveval.campaign.loading import load_config
 from kveval.campaign.specification import Specification
+from kveval.configuration.config import Config
+from kveval.configuration.loading import load_config
 from kveval.curve.cells import (
     curves_of,
     curves_of_prompts,

@@ -18,9 +18,10 @@ from kveval.engines.servers.answers import (
     prompts,
 )
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.protocol import Completion, DeploymentError
-from kveval.engines.servers.vllm import VllmProgram
+from kveval.engines.servers.errors import DeploymentError
 from kveval.host.http import HttpError
+from kveval.stacks.model_server import Completion
+from kveval.stacks.vllm import VLLM
 from kveval.store.run_file import Answers
 
 HITS = {
@@ -125,7 +126,7 @@ class Server:
                 ).encode()
             return json.dumps(self.ask(path, method, body, timeout_s)).encode()
 
-        return Endpoint(VllmProgram(), "m", fetch, Path("a.log"), version)
+        return Endpoint(VLLM, "m", fetch, Path("a.log"), version)
 
 
 @pytest.mark.parametrize("tier", [True, False])
@@ -342,7 +343,7 @@ def test_a_server_that_does_not_say_enough_ends_no_run(ask: Any) -> None:
         )
 
     found = check(
-        Endpoint(VllmProgram(), "m", fetch, Path("a.log"), "0.32.0"),
+        Endpoint(VLLM, "m", fetch, Path("a.log"), "0.32.0"),
         tier=True,
         longest=8192,
     )

@@ -1,6 +1,7 @@
 import pytest
 
-from kveval.engines.counters import CounterError, changes, parse_counters
+from kveval.engines.counters import changes
+from kveval.stacks.counters import CounterError, parse_counters
 
 TEXT = """\
 # HELP vllm:prompt_tokens_total Number of prefill tokens processed.

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.config_files import BASE, CONFIG, RAW
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.engines.servers import answers, one_request
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.one_request import PROMPTS, measure, request_tokens
-from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.http import HttpError
+from kveval.stacks.vllm import VLLM
 from kveval.store.run_file import RequestTime
 
 LINE_TOKENS = 14
@@ -112,7 +112,7 @@ class Server:
 
     def endpoint(self, version: str = "0.32.0", through: str = "") -> Endpoint:
         log = Path("a.log")
-        return Endpoint(VllmProgram(), "m", self.fetch, log, version, through=through)
+        return Endpoint(VLLM, "m", self.fetch, log, version, through=through)
 
 
 def test_each_source_has_the_time_of_its_requests(clock: Clock) -> None:
@@ -220,15 +220,16 @@ SPECIFICATION = load_config(RAW["config"], CONFIG).specification(BASE)
 @pytest.mark.parametrize(
     ("workload", "settings", "tokens"),
     [
-        ({"prefix_tokens": 4000, "prompt_tokens": 64}, {}, 4064),
-        ({"prefix_tokens": 30_000}, {"longest": 40_960}, 10_000),
-        ({"prefix_tokens": 30_000}, {"longest": 8192}, 7372),
+        ({"prefix_tokens": 1000, "prompt_tokens": 64}, {}, 1064),
+        ({"prefix_tokens": 4000, "prompt_tokens": 64}, {}, 2000),
+        ({"prefix_tokens": 30_000}, {"longest": 40_960, "build": "cuda"}, 10_000),
+        ({"prefix_tokens": 30_000}, {"longest": 8192, "build": "cuda"}, 7372),
         ({"prefix_tokens": 0, "prompt_tokens": 8}, {}, 800),
         ({"prefix_tokens": 0, "prompt_tokens": 8}, {"longest": 576}, 518),
         ({"prefix_tokens": 4000}, {"weights": "full"}, 800),
         ({"prefix_tokens": 4000}, {"weights": "full", "build": "cuda"}, 4064),
         ({"prefix_tokens": 4000}, {"reset_caches": "restart"}, 800),
-        ({"profile": "prefix-length", "levels": (500, 2000)}, {}, 2064),
+        ({"profile": "prefix-length", "levels": (500, 1000)}, {}, 1064),
     ],
 )
 def test_prompts_are_as_long_as_the_loads_where_that_takes_no_time(

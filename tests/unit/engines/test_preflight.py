@@ -9,9 +9,9 @@ import psutil
 import pytest
 from tests.support.config_files import BASE, CONFIG, LMCACHE, NATIVE
 
-from kveval.campaign.loading import load_config
 from kveval.campaign.random_model import model_config
 from kveval.campaign.specification import Specification
+from kveval.configuration.loading import load_config
 from kveval.engines import preflight
 from kveval.engines.preflight import (
     PreflightError,

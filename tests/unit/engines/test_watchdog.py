@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kveval.campaign.servers.vllm import VLLM
 from kveval.engines.watchdog import (
     ClockError,
     ClockWatch,
@@ -22,6 +21,7 @@ from kveval.engines.watchdog import (
     require_free,
 )
 from kveval.host.http import fetch
+from kveval.stacks.vllm import VLLM
 
 PAGE = """# TYPE vllm:num_requests_running gauge
 vllm:num_requests_running{engine="0",model_name="m"} 2.0

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +40,29 @@ def test_a_child_that_still_works_is_counted() -> None:
                 time.sleep(0.05)
         finally:
             child.kill()
+
+
+def test_a_process_that_somebody_else_started_is_own_if_it_is_said_to_be() -> None:
+    spin = SPIN.replace("0.4", "30")
+    # A grandchild whose parent has ended belongs to nobody here.
+    start = (
+        "import subprocess, sys\n"
+        f"argv = [sys.executable, '-c', {spin!r}]\n"
+        "print(subprocess.Popen(argv, stdout=subprocess.DEVNULL).pid)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", start], check=True, stdout=subprocess.PIPE
+    )
+    pid = int(told.stdout)
+    try:
+        before, alone = CpuTime.now([pid]), CpuTime.now()
+        deadline = time.monotonic() + 20
+        while CpuTime.now([pid]).own_s - before.own_s < 0.4:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert CpuTime.now().own_s - alone.own_s < 0.3
+    finally:
+        psutil.Process(pid).kill()
 
 
 @given(SECONDS, SECONDS, SECONDS, st.floats(0.01, 100))

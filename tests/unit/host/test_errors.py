@@ -2,7 +2,7 @@
 
 import pickle
 
-from kveval.engines.servers.protocol import ServerDied
+from kveval.engines.servers.errors import ServerDied
 from kveval.host.errors import Failure
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from kveval.engines.local.server import server_environment
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.http import HttpError, fetch, fetch_from, free_port, request
 from kveval.load import guidellm
 from kveval.pcp.recording import _wait_for_endpoint
+from kveval.stacks.vllm import VLLM
 
 _METRICS = (
     b"# TYPE vllm:generation_tokens_total counter\nvllm:generation_tokens_total 5.0\n"
@@ -70,7 +70,7 @@ def test_the_loopback_interface_is_never_asked_for_through_a_proxy(
         )
     assert request(f"{server}/health") == {"path": "/health"}
     assert request(f"{server}/metrics") is None
-    endpoint = Endpoint(VllmProgram(), "m", fetch_from(server), tmp_path / "server.log")
+    endpoint = Endpoint(VLLM, "m", fetch_from(server), tmp_path / "server.log")
     assert endpoint.counters() == {"vllm:generation_tokens_total": 5.0}
     assert endpoint.work(5.0).tokens == 5.0
     _wait_for_endpoint("vllm", f"{server}/metrics", deadline=0.0, limit_s=1.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from tests.support.known_crash import LOG
 
-from kveval.engines.servers.vllm import VllmProgram
 from kveval.host.logs import Raised, exit_words, last_words, raised
+from kveval.stacks.vllm import Vllm
 
 A = "(APIServer pid=49) {} 11-21 11:58:17 [system_utils.py:255] "
 E = "(EngineCore pid=56) ERROR 11-21 11:58:46 [core.py:1510] "
@@ -92,7 +92,7 @@ REDIS = "12:C 21 Nov 2026 # Warning: Could not create listening socket 127.0.0.1
 def test_the_telling_line_is_told(tmp_path: Path, text: str, words: str) -> None:
     log = tmp_path / "log"
     log.write_text(text)
-    found = last_words(log, form=VllmProgram.log_form)
+    found = last_words(log, form=Vllm.log_form)
     assert found.startswith(words)
     assert bool(found) == bool(words)
 
@@ -116,16 +116,16 @@ def test_the_only_line_of_a_program_that_ended_is_told(
 ) -> None:
     log = tmp_path / "log"
     log.write_text(text)
-    assert last_words(log, form=VllmProgram.log_form, only_line=True) == words
-    assert last_words(log, form=VllmProgram.log_form) == ""
+    assert last_words(log, form=Vllm.log_form, only_line=True) == words
+    assert last_words(log, form=Vllm.log_form) == ""
 
 
 def test_hearsay_is_left_out_where_a_death_is_known_already(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(ENGINE_DIED)
-    assert last_words(log, secondary=False, form=VllmProgram.log_form) == ""
+    assert last_words(log, secondary=False, form=Vllm.log_form) == ""
     log.write_text(MEMORY)
-    assert "alloc_cpu" in last_words(log, secondary=False, form=VllmProgram.log_form)
+    assert "alloc_cpu" in last_words(log, secondary=False, form=Vllm.log_form)
 
 
 def test_an_earlier_servers_words_in_the_same_log_are_not_this_ones(
@@ -133,7 +133,7 @@ def test_an_earlier_servers_words_in_the_same_log_are_not_this_ones(
 ) -> None:
     log = tmp_path / "log"
     log.write_text(MEMORY)
-    assert last_words(log, offset=log.stat().st_size, form=VllmProgram.log_form) == ""
+    assert last_words(log, offset=log.stat().st_size, form=Vllm.log_form) == ""
     assert last_words(tmp_path / "missing") == ""
 
 
@@ -157,9 +157,9 @@ def test_where_exceptions_were_raised_is_told_by_process(tmp_path: Path) -> None
         "f",
         "outputs = await engine_core.get_output_async()",
     )
-    assert raised(log, form=VllmProgram.log_form) == [
+    assert raised(log, form=Vllm.log_form) == [
         Raised("vllm.v1.engine.exceptions.EngineDeadError", *client),
         Raised("AssertionError", *place),
     ]
-    assert raised(log, offset=len(LOG.encode()), form=VllmProgram.log_form) == []
+    assert raised(log, offset=len(LOG.encode()), form=Vllm.log_form) == []
     assert raised(tmp_path / "none.log") == []

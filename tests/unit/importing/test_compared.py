@@ -14,8 +14,8 @@ from tests.support.config_files import CONFIG, RAW, ROOT, dump
 from tests.support.synthetic import run_description
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
+from kveval.configuration.loading import load_config
 from kveval.host.files import write_json
 from kveval.importing.compared import CombiningError, combination, require_measured
 from kveval.pcp.archive_tools import pack_archives

@@ -7,10 +7,10 @@ import pytest
 import yaml
 from tests.support.config_files import CONFIG
 
-from kveval.campaign.config import Config
 from kveval.campaign.imports import ImportCampaign
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError, ConfigProblem
+from kveval.configuration.config import Config
+from kveval.configuration.loading import load_config
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.support.result_trees import (
 )
 from tests.support.vllm_bench import result
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.importing.campaign import NothingToImport, import_plan
 from kveval.importing.interpret import Result
 from kveval.importing.plan import ImportPlan

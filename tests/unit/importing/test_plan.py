@@ -20,8 +20,8 @@ from tests.support.result_trees import (
     write_report,
 )
 
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
+from kveval.configuration.loading import load_config
 from kveval.importing import index
 from kveval.importing.campaign import NothingToImport, import_plan
 from kveval.importing.interpret import Result

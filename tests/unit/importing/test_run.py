@@ -20,7 +20,7 @@ from tests.support.result_trees import (
 from kveval.analysis.levels.recording import convert_recording
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.peaks import cell_tables
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.importing.campaign import import_plan
 from kveval.importing.plan import ImportPlan
 from kveval.importing.run import (

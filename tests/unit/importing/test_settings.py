@@ -5,8 +5,8 @@ from tests.support.config_files import CONFIG
 
 from kveval.campaign import sizing
 from kveval.campaign.catalogue import Catalogue
-from kveval.campaign.loading import load_config
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.configuration.loading import load_config
 from kveval.importing.settings import (
     connectors,
     effective_tier,

@@ -8,9 +8,9 @@ import pytest
 from tests.support.config_files import BASE, CONFIG, LMCACHE, RAW
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.engines.job import Job
-from kveval.engines.servers.protocol import ServerDied
+from kveval.engines.servers.errors import ServerDied
 from kveval.host.redaction import Redactor
 from kveval.measure.attempt import Attempt
 from kveval.measure.progress import Progress
@@ -64,7 +64,7 @@ def test_a_tier_is_asked_of_an_arm_that_has_one_and_caches_are_emptied_after(
     assert session.asked == [("answers", tier, 8192)]
     assert not (tmp_path / "log").exists()
     times = attempt(tmp_path, cell)._one_request(session)  # type: ignore[arg-type]
-    assert session.asked[1:] == [("one request", tier, 6032), ("refresh", False)]
+    assert session.asked[1:] == [("one request", tier, 2000), ("refresh", False)]
     assert times.cold == times.device == COLD
     assert (times.tier is None) == (not tier)
 

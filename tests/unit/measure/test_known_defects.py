@@ -9,8 +9,8 @@ from tests.support.config_files import BASE, CONFIG, LMCACHE, RAW
 from tests.support.known_crash import KNOWN, LOG, NAME
 
 from kveval.campaign.catalogue import KnownDefect
-from kveval.campaign.loading import load_config
-from kveval.engines.servers.protocol import DeploymentError, ServerDied
+from kveval.configuration.loading import load_config
+from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.load.guidellm import LoadError
 from kveval.measure.known_defects import recognised
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.support.config_files import BASE, CONFIG, RAW
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.engines.job import Job
 from kveval.engines.protocol import LoadResult
 from kveval.host.redaction import Redactor

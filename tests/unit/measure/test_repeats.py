@@ -12,10 +12,10 @@ from tests.support.config_files import CONFIG, LMCACHE, RAW
 from tests.support.known_crash import KNOWN, LOG, NAME
 from tests.support.stored_runs import described
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.engines.job import Job
 from kveval.engines.protocol import Log
-from kveval.engines.servers.protocol import DeploymentError, ServerDied
+from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.host.errors import Failure
 from kveval.measure import attempt, transaction
 from kveval.measure.progress import Progress

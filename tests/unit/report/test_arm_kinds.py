@@ -9,13 +9,13 @@ from tests.unit.report.test_report import measured, plan
 
 from kveval.analysis.cells import KNOWN_ARMS
 from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
-from kveval.campaign.arms import ArmArguments, Platform
 from kveval.campaign.catalogue import Scenario
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
-from kveval.campaign.servers.vllm import VLLM
 from kveval.campaign.sizing import Budget
+from kveval.configuration.loading import load_config
 from kveval.report.tables.results import arms_table
+from kveval.stacks.arms import ArmArguments, Platform
+from kveval.stacks.vllm import VLLM
 
 KIND = ArmKind(frozenset({"native"}), "offload", True, "none", ("native-offload",))
 FLAG = "--pooled-memory-bytes"

@@ -9,7 +9,7 @@ import pytest
 from tests.support.interrupted import fill, interrupted, kill
 from tests.support.stored_runs import CELL, HOST, finished, measured, pointed
 
-from kveval.campaign.config import measurement_id
+from kveval.configuration.config import measurement_id
 from kveval.store.store import Key, Store
 from kveval.workflow.upkeep import prune as store_prune
 from kveval.workflow.upkeep.prune import KINDS, Workflow, prune

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.support.stored_runs import CELL, HOST, measured
 
-from kveval.campaign.config import measurement_id
+from kveval.configuration.config import measurement_id
 from kveval.store.store import Key, Store
 from kveval.workflow.upkeep.references import References
 from kveval.workflow.upkeep.verify import Checked, verify_store

@@ -8,7 +8,7 @@ from tests.support.stored_runs import measured
 
 from kveval.analysis import benefit as analysis
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.store.store import Store
 from kveval.workflow.planning.benefits import StoredBenefits
 from kveval.workflow.planning.curve_files import benefit_lines

@@ -15,7 +15,7 @@ from tests.support.source_trees import CONNECTOR, git, source_tree
 
 from kveval.campaign.builds import BuildError
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.workflow.check import bisect, check
 from kveval.workflow.check.bisect import (
     MOST_OPEN,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from snakemake.utils import update_config
 from tests.support.paths import REPOSITORY
 
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
+from kveval.configuration.loading import load_config
 from kveval.workflow.campaign_source import (
     campaign_source,
     complete_values,

@@ -15,8 +15,8 @@ from tests.support.source_trees import CONNECTOR, source_tree
 from tests.support.synthetic import level_row, levels_table
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
-from kveval.campaign.loading import load_config
+from kveval.configuration.config import Config
+from kveval.configuration.loading import load_config
 from kveval.workflow.check import check, measuring
 from kveval.workflow.check.campaign import (
     ARMS,

@@ -13,7 +13,7 @@ from tests.support.config_files import CONFIG, RAW
 from tests.support.job_status import ELSEWHERE, leave_status
 from tests.support.paths import REPOSITORY
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.workflow.console import (
     after_failures,
     after_stop,

@@ -7,8 +7,8 @@ from tests.support.cluster_cells import cells
 from tests.support.config_files import CONFIG, RAW, RELEASES
 from tests.support.fake_cluster import Call, FakeTransport, made, ok
 
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.host.findings import aligned

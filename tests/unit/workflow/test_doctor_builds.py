@@ -8,7 +8,7 @@ from tests.support import source_trees
 from tests.support.config_files import changed, load
 from tests.support.source_trees import failing_python, git, source_tree
 
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.engines.local.builds import environment_of
 from kveval.workflow.doctor.doctor import diagnose
 from kveval.workflow.doctor.local import build_findings

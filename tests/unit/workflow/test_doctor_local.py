@@ -6,7 +6,7 @@ import fcntl
 import pytest
 from tests.support.config_files import CONFIG, RAW, changed, load, on_gpus
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host.errors import Failure

@@ -5,8 +5,8 @@ import copy
 import pytest
 from tests.support.config_files import CONFIG, GPU_SERVER, RAW, load
 
-from kveval.campaign.loading import load_config
-from kveval.campaign.tier_layout import needed_size
+from kveval.configuration.loading import load_config
+from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.stored import StoreIndex

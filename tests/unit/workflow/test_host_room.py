@@ -10,9 +10,9 @@ import pytest
 from tests.support.command import kveval
 from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
 
-from kveval.campaign.config import Config
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigProblem
+from kveval.configuration.config import Config
+from kveval.configuration.loading import load_config
 from kveval.engines.preflight import MEMORY_SHARE, memory_bytes, shared_memory_bytes
 from kveval.workflow.doctor.doctor import diagnose
 from kveval.workflow.planning.host_room import HostRoom, known_room, room_problems

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW, load_raw, on_gpus
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import described, differences
-from kveval.campaign.warnings import sentence
+from kveval.configuration.loading import load_config
+from kveval.configuration.warnings import sentence
 from kveval.curve.cells import block_count
 from kveval.load.sample_sizes import window_s
 from kveval.workflow.planning import tier_sizes

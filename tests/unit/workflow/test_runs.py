@@ -10,7 +10,7 @@ from snakemake.exceptions import WorkflowError
 from tests.support.job_status import leave_status
 from tests.support.paths import REPOSITORY
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.workflow.invocation import Invocation, limit_of
 from kveval.workflow.runs import (
     PILOT,

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.peaks import peak_row
-from kveval.campaign.config import measurement_id
+from kveval.configuration.config import measurement_id
 from kveval.store.store import Store
 from kveval.workflow.command.main import app
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.paths import REPOSITORY
 from tests.support.stored_runs import CELL, finished, measured, pointed
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.host.files import write_json
 from kveval.store.store import Key, Store
 from kveval.workflow.upkeep import prune as store_prune
@@ -47,7 +47,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def place_of(store: Store, specification: dict[str, object]) -> Path:
-    from kveval.campaign.config import measurement_id  # noqa: PLC0415
+    from kveval.configuration.config import measurement_id  # noqa: PLC0415
 
     return store.root / measurement_id(specification) / "run-1"
 

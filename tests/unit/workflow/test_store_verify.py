@@ -12,8 +12,8 @@ from tests.support.paths import CONFIG
 from tests.support.result_trees import write_level
 from tests.support.stored_runs import CELL, HOST, measured, pointed
 
-from kveval.campaign.config import measurement_id
-from kveval.campaign.loading import load_config
+from kveval.configuration.config import measurement_id
+from kveval.configuration.loading import load_config
 from kveval.host.files import sha256_file, write_json
 from kveval.importing.campaign import import_plan
 from kveval.importing.run import import_run

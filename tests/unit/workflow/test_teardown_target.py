@@ -9,7 +9,7 @@ import psutil
 import pytest
 from tests.support.config_files import CONFIG
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.host.registry import Registry
 from kveval.host.sessions import Session
 from kveval.workflow import teardown

@@ -11,15 +11,15 @@ from packaging.version import InvalidVersion, Version
 from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.campaign import sizing
-from kveval.campaign.servers.registry import (
-    IMPORTED,
+from kveval.campaign.types import BLOCK_TOKENS, on_cpu
+from kveval.load.reports.vllm_bench import VLLM_BENCH
+from kveval.stacks.registry import (
+    IMPORTED_SERVER,
     SERVERS,
-    served_by,
+    find_server,
     server_version,
     wrong_answers,
 )
-from kveval.campaign.types import BLOCK_TOKENS, on_cpu
-from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.store.run_file import Answers, Run
 
 _TOLERANCE = 0.02
@@ -136,11 +136,11 @@ def provenance(level: JudgedLevel) -> Iterator[Outcome]:
 
 
 def _server_title(run: Run) -> str:
-    """Name the server software as far as the run records it; imported runs may not."""
+    """Name the server as far as the run records it; imported runs may not."""
     return (
-        served_by(run.versions)
-        or served_by(run.specification.get("versions", {}))
-        or IMPORTED
+        find_server(run.versions)
+        or find_server(run.specification.get("versions", {}))
+        or IMPORTED_SERVER
     ).title
 
 
@@ -291,7 +291,7 @@ def counter_names(level: JudgedLevel) -> Iterator[Outcome]:
     required = [entry.counter for entry in level.run.required_counters]
     names = {name: name.partition("{")[0] for name in required}
     invented = frozenset().union(
-        *(software.invented_counters for software in SERVERS.values())
+        *(server.invented_counters for server in SERVERS.values())
     )
     wrong = sorted(
         name

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kveval.campaign.builds import BESIDE
-from kveval.campaign.servers.registry import SERVERS, server_version
 from kveval.host.hashing import content_hash
 from kveval.load import levels as workloads
 from kveval.load.reports import LevelReport
 from kveval.load.workload import Pause, Workload, workload_of
+from kveval.stacks.registry import SERVERS, server_version
 from kveval.store.run_file import IMPORTED, Run
 
 # The fields of a specification that say what ran; the cell's name and its declared size do not.
@@ -191,9 +191,7 @@ def _mean(values: Sequence[float | None]) -> float:
 
 def _without_start_flags(argv: Sequence[str]) -> list[str]:
     """Return the arguments without those that differ from start to start; JSON values with their keys sorted."""
-    per_start = {
-        flag for software in SERVERS.values() for flag in software.flags_per_start
-    }
+    per_start = {flag for server in SERVERS.values() for flag in server.flags_per_start}
     kept: list[str] = []
     skip = False
     for argument in argv:

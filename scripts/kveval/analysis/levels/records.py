@@ -19,7 +19,7 @@ from kveval.analysis.levels.noise import (
     uncensored,
 )
 from kveval.analysis.levels.requests import Requests
-from kveval.campaign.reuse import visited
+from kveval.configuration.reuse import visited
 from kveval.load.levels import prefix_count_at, prefix_tokens_at
 from kveval.load.workload import workload_of
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from kveval.campaign.servers.registry import names_on_wire
+from kveval.stacks.registry import names_on_wire
 from kveval.store.run_file import Change
 
 

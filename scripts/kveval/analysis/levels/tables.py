@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.activity import (
-    activity_at,
-    activity_word,
-    required_counters,
-)
 from kveval.analysis.levels import (
     aggregates,
     checks_import,
     checks_level,
     checks_run,
     records,
+)
+from kveval.analysis.levels.activity import (
+    activity_at,
+    activity_word,
+    required_counters,
 )
 from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.configuration import (

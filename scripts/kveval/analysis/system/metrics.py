@@ -21,9 +21,9 @@ from kveval.analysis.system import checks_system
 from kveval.analysis.system.checks_system import WindowMetrics
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, select_series
 from kveval.campaign.catalogue import Metric, MetricSource, name_for
-from kveval.campaign.servers.registry import recorded_as
 from kveval.host.errors import Failure
 from kveval.pcp.parquet.reading import samples_of
+from kveval.stacks.registry import recorded_as
 
 SYSTEM_CHECKS = checks_in(checks_system)
 # The fewest samples that describe a window.

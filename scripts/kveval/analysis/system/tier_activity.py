@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.levels.server_counters import server_delta
-from kveval.campaign.arms import LMCACHE_CHUNK_TOKENS
 from kveval.campaign.cell import CELL_COLUMNS
+from kveval.stacks import lmcache
+from kveval.stacks.keyvalue import STORES
 from kveval.store.run_file import LevelRun, Run
 
-_STORES = ("redis", "valkey")
 _ENTRIES = ("file_tier_files", "redis_keys", "valkey_keys")
 COLUMNS = {
     "prompt_tokens": "prompt tokens that the device's cache was asked for",
@@ -62,15 +62,15 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
         served("prefix_cache_queries"),
         run.kv_bytes_per_token or np.nan,
     )
-    chunk_mb = LMCACHE_CHUNK_TOKENS * per_token / 1e6
+    chunk_mb = lmcache.CHUNK_TOKENS * per_token / 1e6
     chunks_loaded, chunks_stored, store_hits = (
         change.get(f"lmcache_mp_{name}_total", np.nan)
         for name in ("num_chunks_loaded", "l1_write_chunks", "lookup_hit_l2_tokens")
     )
     loaded_tokens = served("offload_load_bytes") / per_token
-    store_read = [change.get(f"{name}_sent_bytes_total", np.nan) for name in _STORES]
+    store_read = [change.get(f"{name}_sent_bytes_total", np.nan) for name in STORES]
     store_written = [
-        change.get(f"{name}_received_bytes_total", np.nan) for name in _STORES
+        change.get(f"{name}_received_bytes_total", np.nan) for name in STORES
     ]
     return {
         "prompt_tokens": prompt_tokens,

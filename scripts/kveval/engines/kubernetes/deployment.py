@@ -36,11 +36,11 @@ from kveval.engines.kubernetes.pods import (
     PodPicker,
     command_line,
     container_of,
-    direct_url,
     fetch_from_pod,
     images_of,
     nodes_of,
     store_in,
+    waypoint,
 )
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
 from kveval.engines.kubernetes.teardown import remove
@@ -51,17 +51,17 @@ from kveval.engines.kubernetes.wait.rollout import (
 )
 from kveval.engines.protocol import Deployer, Log
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.lmcache import LMCacheServer
-from kveval.engines.servers.program import Sidecar
-from kveval.engines.servers.protocol import DeploymentError
+from kveval.engines.servers.errors import DeploymentError
 from kveval.engines.watchdog import Check
 from kveval.host.hardware import GPU_QUERY, parse_gpus
 from kveval.host.logs import PLAIN, last_words
 from kveval.host.processes import signals_deferred
+from kveval.stacks.keyvalue import STORES
+from kveval.stacks.lmcache import LMCacheServer
+from kveval.stacks.sidecar import Sidecar
 
 RESTARTED = f"{PREFIX}/restarted"
 """Annotation of pods: how often the servers of the run were restarted."""
-_STORES = ("redis", "valkey")
 _LEASE_CHECK_S = 5.0
 # Kinds that a run of any arm has; the rendered documents may add more.
 RUN_KINDS = (DEPLOYMENT, JOB, POD, SERVICE, CONFIG_MAP)
@@ -270,20 +270,19 @@ class ClusterDeployer(Deployer[ClusterServer]):
             pod, SERVER, "server" if number == 0 else f"server-{number}"
         )
         context, port = self._context, self._context.ports["port"]
-        direct = direct_url(context, port) is not None
         endpoint = Endpoint(
             context.program,
             context.specification.model.served_name,
             fetch_from_pod(context, pod, port),
             follower.log,
             number=number,
-            through="" if direct else "the API server",
+            through=waypoint(context, port),
         )
         return Replica(pod, endpoint, follower)
 
     def _sidecar(self, pod: Document) -> Sidecar | None:
         context, name = self._context, component_of(pod)
-        if name in _STORES:
+        if name in STORES:
             return store_in(context, pod, name, self._follow(pod, name, name).log)
         if name == "epp":
             fetch = fetch_from_pod(context, pod, context.ports["epp_metrics_port"])
@@ -303,7 +302,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
             ):
                 component = component_of(pod)
                 keep_logs(self._context.api, pod, self._logs)
-        usual = component if component in (*_STORES, "epp") else SERVER
+        usual = component if component in (*STORES, "epp") else SERVER
         container = str(error.facts.get("container") or usual)
         form = self._context.program.log_form if container == SERVER else PLAIN
         ended = error.facts.get("exit_code") is not None

@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
-from kveval.engines.counters import CounterError, parse_counters
 from kveval.engines.kubernetes.api.errors import AWAY, ClusterError
 from kveval.engines.kubernetes.api.kinds import POD
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import fill_url
-from kveval.engines.servers.keyvalue import KeyValueStore
-from kveval.engines.servers.program import Sidecar, SidecarError
-from kveval.engines.servers.protocol import Fetch
 from kveval.engines.watchdog import WAY_LOST
 from kveval.host.http import HttpError, fetch_from
+from kveval.stacks.counters import CounterError, parse_counters
+from kveval.stacks.keyvalue import STORES, KeyValueStore
+from kveval.stacks.sidecar import Sidecar, SidecarError
+from kveval.stacks.talk import Fetch
 
 _PICKER_COUNTERS = ("kvcache", "llm_d", "inference")
 
@@ -62,18 +62,19 @@ def direct_url(context: RunContext, port: int) -> str | None:
     return fill_url(site.address, context, port)
 
 
+def waypoint(context: RunContext, port: int) -> str:
+    """Return what requests to a port of a pod pass on their way, "" for nothing; its time adds to theirs."""
+    return "" if direct_url(context, port) else "the API server"
+
+
 def store_in(
     context: RunContext, pod: Mapping[str, Any], name: str, log: object
 ) -> KeyValueStore:
     """Return the store of a pod, queried with the store's client in the pod: its port need not be reachable."""
+    program = STORES[name]
 
     def send(command: str) -> str:
-        argv = [
-            f"{name}-cli",
-            "-p",
-            str(context.ports[f"{name}_port"]),
-            *command.split(),
-        ]
+        argv = program.client_command(context.ports[f"{name}_port"], command)
         try:
             done = context.api.exec(
                 context.namespace, pod["metadata"]["name"], name, argv, timeout_s=15.0
@@ -84,14 +85,17 @@ def store_in(
             raise ValueError(done.error_text)
         return done.text.removeprefix("(integer) ")
 
-    return KeyValueStore(name, command_line(pod, name), log, send)
+    return program(command_line(pod, name), log, send)
 
 
 class PodPicker(Sidecar):
     """llm-d's endpoint picker. It has no tier; its index need not be emptied between levels: their prompts differ."""
 
+    name = "epp"
+    title = "endpoint picker"
+
     def __init__(self, pod: Mapping[str, Any], fetch: Fetch, log: object) -> None:
-        super().__init__("epp", command_line(pod, "epp"), log)
+        super().__init__(command_line(pod, self.name), log)
         self._fetch = fetch
         # It cannot be asked for its release; the image's tag is used, and run.json has the image's digest.
         self.version = str(container_of(pod, self.name)["image"]).rpartition(":")[2]

@@ -15,12 +15,12 @@ from kveval.engines.kubernetes.api.probe import map_concurrently
 from kveval.engines.kubernetes.manifests.context import RunContext, component_of
 from kveval.engines.kubernetes.pods import command_line, environment
 from kveval.engines.kubernetes.wait.rollout import RolloutError, require_unchanged
-from kveval.engines.servers.declared import same_release
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.program import Sidecar, SidecarError
-from kveval.engines.servers.protocol import DeploymentError, ServerDied
+from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.engines.servers.server import Server
 from kveval.host.logs import last_words
+from kveval.stacks.sidecar import Sidecar, SidecarError
+from kveval.stacks.versions import same_release
 
 T = TypeVar("T")
 SERVER = "server"

@@ -205,7 +205,7 @@ def sources_of(context: RunContext, server: ClusterServer) -> dict[str, str]:
         f"{_base(context, replica.pod, ports['port'])}{program.metrics_path}"
         for replica in server.replicas
     ]
-    sources = {program.software.name: " ".join(urls)}
+    sources = {program.name: " ".join(urls)}
     for sidecar, port in (
         ("lmcache", "lmcache_http_port"),
         ("epp", "epp_metrics_port"),

@@ -21,10 +21,10 @@ from packaging.utils import canonicalize_name
 
 from kveval.campaign.builds import BESIDE, ArmBuild, asked_of, files_in, git
 from kveval.engines.protocol import Log
-from kveval.engines.servers.declared import same_release
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.host.hashing import content_hash
+from kveval.stacks.versions import same_release
 
 FOLDER = ".server-builds"
 READY = "build.json"

@@ -11,12 +11,12 @@ from kveval.engines.job import Job
 from kveval.engines.local.builds import build_facts
 from kveval.engines.local.server import Deployment, PortTaken, deployed
 from kveval.engines.protocol import Deployer, Log
-from kveval.engines.servers.program import SidecarPortTaken
-from kveval.engines.servers.protocol import DeploymentError
+from kveval.engines.servers.errors import DeploymentError
 from kveval.engines.watchdog import Check
 from kveval.host import copy_bandwidth
 from kveval.host.cores import Cores, on_cores
 from kveval.host.processes import Supervisor
+from kveval.stacks.sidecar import SidecarPortTaken
 
 _PORT_ATTEMPTS = 3
 _SHARED_MEMORY_CHECK_S = 10.0

@@ -11,17 +11,17 @@ from pathlib import Path
 import psutil
 
 from kveval.campaign.specification import Specification
-from kveval.engines.local.sidecars import fill, sidecars
+from kveval.engines.local.sidecars import SidecarProcess, fill, sidecars
 from kveval.engines.protocol import AddressedServer
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.program import Program, Sidecar
-from kveval.engines.servers.protocol import DeploymentError, ServerDied
-from kveval.engines.servers.registry import program_of
+from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.host.http import DIRECT_LOOPBACK, HttpError, fetch_from, free_port, request
 from kveval.host.logs import exit_words, last_words
 from kveval.host.ports import require_own_port
 from kveval.host.processes import Supervisor
 from kveval.host.sessions import Session, lives, title_of
+from kveval.stacks.registry import server_of
+from kveval.stacks.sidecar import Sidecar
 
 _HEALTH_ANSWER_S = 2.0
 
@@ -47,7 +47,7 @@ class Deployment(AddressedServer):
         argv: list[str],
         env: dict[str, str],
         process: "subprocess.Popen[bytes]",
-        beside: Sequence[tuple[Program, Sidecar]],
+        beside: Sequence[tuple[SidecarProcess, Sidecar]],
         files: Path | None,
         offset: int,
     ) -> None:
@@ -91,14 +91,12 @@ class Deployment(AddressedServer):
             for program in self.programs
             if program.metrics_url is not None
         }
-        return {
-            self.program.software.name: f"{self.url}{self.program.metrics_path}"
-        } | others
+        return {self.program.name: f"{self.url}{self.program.metrics_path}"} | others
 
     @property
     def process_ids(self) -> list[int]:
         """All processes of the server and of its sidecars."""
-        leaders = {self.program.software.name: self.process.pid}
+        leaders = {self.program.name: self.process.pid}
         leaders |= {program.name: program.process.pid for program in self.programs}
         return [
             member.pid
@@ -178,7 +176,7 @@ def deployed(
     or a tier that differs by more than 2 % from the declared size; SidecarError for a sidecar; PortTaken if another
     process uses the server's port.
     """
-    program = program_of(specification.versions)
+    program = server_of(specification.versions)
     ports = {} if ports is None else ports
     port = ports.setdefault("port", free_port())
     begin = time.monotonic()
@@ -212,7 +210,7 @@ def deployed(
         }
         process = stack.enter_context(
             supervisor.supervised(
-                program.software.name,
+                program.name,
                 argv,
                 env=server_environment(
                     env,
@@ -232,7 +230,7 @@ def deployed(
             endpoint, url, argv, env, process, beside, files, offset
         )
         _wait_until_healthy(deployment, begin + start_timeout_s)
-        members = Session.led_by(process.pid, program.software.name).members()
+        members = Session.led_by(process.pid, program.name).members()
         require_own_port(
             port, [member.pid for member in members], PortTaken, "the server", log
         )

@@ -4,35 +4,51 @@ Each is started empty, on its own port, by the run's supervisor, and ends with t
 """
 
 import contextlib
-import functools
 import re
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.campaign.specification import SidecarSpec
-from kveval.engines.servers.keyvalue import KeyValueStore, sent
-from kveval.engines.servers.lmcache import LMCacheServer
-from kveval.engines.servers.program import (
+from kveval.host.http import free_port
+from kveval.host.logs import exit_words, last_words
+from kveval.host.ports import require_own_port
+from kveval.host.processes import Supervisor
+from kveval.host.sessions import Session
+from kveval.stacks.registry import SIDECARS
+from kveval.stacks.sidecar import (
     HOST,
     POLL_S,
-    Program,
     Sidecar,
     SidecarError,
     SidecarPortTaken,
 )
-from kveval.host.http import fetch_from, free_port
-from kveval.host.logs import last_words
-from kveval.host.ports import require_own_port
-from kveval.host.processes import Supervisor
-from kveval.host.sessions import Session
 
-_ADVICE = {
-    "redis-server": "run scripts/setup.sh, or apt-get install redis-server",
-    "valkey-server": "run scripts/setup.sh, or install the distribution's valkey-server (Debian 13, Ubuntu 24.04)",
-    "lmcache": "run scripts/setup.sh",
-}
+
+@dataclass
+class SidecarProcess:
+    """The process of a sidecar on this host; `metrics_url`: Prometheus endpoint to record, if it has one."""
+
+    name: str
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    metrics_url: str | None = None
+
+    def require_alive(self) -> None:
+        """Raise SidecarError, with the decisive line of its log, if the process has ended."""
+        if self.process.poll() is not None:
+            words = last_words(self.log)
+            error = (
+                SidecarPortTaken if "ddress already in use" in words else SidecarError
+            )
+            code = self.process.returncode
+            message = f"{self.name} died ({exit_words(code)}){words}; see {self.log}"
+            raise error(
+                message, code="died", program=self.name, exit_code=code, log=self.log
+            )
 
 
 @contextlib.contextmanager
@@ -46,7 +62,7 @@ def sidecars(
     logs: Path,
     ports: dict[str, int],
     timeout_s: float = 60.0,
-) -> Iterator[list[tuple[Program, Sidecar]]]:
+) -> Iterator[list[tuple[SidecarProcess, Sidecar]]]:
     """Start the sidecars of `specifications` in order, each when the previous one is ready, and end them on leaving.
 
     `specifications`: with placeholders for ports; `environments`: virtual environments, searched for
@@ -55,7 +71,7 @@ def sidecars(
 
     Raises SidecarError if a program is missing, has another version, or is not ready within `timeout_s`.
     """
-    running: list[tuple[Program, Sidecar]] = []
+    running: list[tuple[SidecarProcess, Sidecar]] = []
     with contextlib.ExitStack() as stack:
         for entry in specifications:
             name = entry.name
@@ -71,14 +87,11 @@ def sidecars(
                     name, argv, env={**base_env, **entry.env}, log=log, cwd=logs
                 )
             )
-            program, sidecar = (
-                Program(name, process, log),
-                _sidecar(name, argv, log, own),
-            )
-            if isinstance(sidecar, LMCacheServer):
-                program.metrics_url = (
-                    f"http://{HOST}:{own['lmcache_http_port']}/metrics"
-                )
+            sidecar = SIDECARS[name].on_host(argv, log, own)
+            program = SidecarProcess(name, process, log)
+            if sidecar.metrics_port:
+                port = own[sidecar.metrics_port]
+                program.metrics_url = f"http://{HOST}:{port}/metrics"
             _wait_until_ready(program, sidecar, timeout_s)
             own_pids = [
                 member.pid for member in Session.led_by(process.pid, name).members()
@@ -90,23 +103,11 @@ def sidecars(
         yield running
 
 
-def _sidecar(
-    name: str, argv: list[str], log: Path, ports: Mapping[str, int]
-) -> Sidecar:
-    if name == "lmcache":
-        return LMCacheServer(
-            argv, log, fetch_from(f"http://{HOST}:{ports['lmcache_http_port']}")
-        )
-    return KeyValueStore(
-        name, argv, log, functools.partial(sent, ports[f"{name}_port"])
-    )
-
-
 def fill(text: str, places: Mapping[str, object]) -> str:
     """Replace the placeholders of hosts, ports and folders; not by str.format, because arguments may contain JSON."""
     for place, value in places.items():
         text = text.replace(f"{{{place}}}", str(value))
-    return re.sub(r"\{(redis|valkey|lmcache)_host\}", HOST, text)
+    return re.sub(rf"\{{({'|'.join(SIDECARS)})_host\}}", HOST, text)
 
 
 def find_program(name: str, *environments: Path) -> list[str]:
@@ -129,7 +130,9 @@ def find_program(name: str, *environments: Path) -> list[str]:
         )
         if bundled:
             return [str(bundled[0])]
-    message = f"this host has no {name}: {_ADVICE.get(name, 'install it')}"
+    known = (side for side in SIDECARS.values() if side.executable == name)
+    install = next(known, Sidecar).install
+    message = f"this host has no {name}: {install}"
     raise SidecarError(message, code="not_installed", program=name)
 
 
@@ -138,7 +141,9 @@ def _places(name: str, argv: Sequence[str]) -> list[str]:
     return sorted(set(re.findall(rf"\{{({name}(?:_http)?_port)\}}", " ".join(argv))))
 
 
-def _wait_until_ready(program: Program, sidecar: Sidecar, limit_s: float) -> None:
+def _wait_until_ready(
+    program: SidecarProcess, sidecar: Sidecar, limit_s: float
+) -> None:
     deadline = time.monotonic() + limit_s
     while not sidecar.ready():
         program.require_alive()

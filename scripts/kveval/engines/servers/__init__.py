@@ -1,5 +1,4 @@
-"""Programs that serve: vLLM, LMCache, Redis and Valkey; how they are started, queried and checked to be alive.
+"""The servers of a cell, while they run: what an engine asks of all replicas and sidecars alike, and what must be true.
 
-Only this package depends on a program's own behaviour. A model server is one entry of `registry`; its names and
-arguments are in `kveval.campaign.servers`.
+How one program is asked is in its class in `kveval.stacks`.
 """

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from kveval.engines.counters import CounterError
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.protocol import Completion, DeploymentError
+from kveval.engines.servers.errors import DeploymentError
 from kveval.host.http import HttpError
+from kveval.stacks.counters import CounterError
+from kveval.stacks.model_server import Completion
 from kveval.store.run_file import AnswerDifference, Answers
 
 PROMPTS = 4
@@ -93,12 +94,10 @@ def _answers(
 
 def hit_reader(server: Endpoint, *, tier: bool) -> Callable[[], float]:
     """Return what reads how many prompt tokens the tier, or the device's cache, has served. Raises DeploymentError."""
-    software = server.program.software
-    name = software.on_wire(
-        "external_prefix_cache_hits" if tier else "prefix_cache_hits", server.version
-    )
+    program = server.program
+    name = program.served_tokens_counter(server.version, tier=tier)
     if name is None:
-        message = f"{software.title} {server.version} does not count the tokens that its caches serve"
+        message = f"{program.title} {server.version} does not count the tokens that its caches serve"
         raise DeploymentError(message, code="no_counter")
     return lambda: server.counters().get(name, 0.0)
 

@@ -1,20 +1,9 @@
-"""Checks of a server's release and cache sizes against what the campaign declares."""
+"""Checks of a server's cache sizes against what the campaign declares."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from packaging.version import InvalidVersion, Version
-
-from kveval.engines.servers.protocol import DeploymentError
-
-
-def same_release(reported: str, declared: str) -> bool:
-    """Tell whether a reported version is the declared release; it may also name a build (+cpu) or LMCache's commit."""
-    try:
-        # LMCache reports the release and the commit that it was built from: 0.5.6-g3e11e108.
-        return Version(reported.partition("-g")[0]).public == Version(declared).public
-    except InvalidVersion:
-        return reported == declared
+from kveval.engines.servers.errors import DeploymentError
 
 
 def require_device_cache(

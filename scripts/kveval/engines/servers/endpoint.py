@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kveval.engines.counters import CounterError, parse_counters
-from kveval.engines.servers.declared import same_release
-from kveval.engines.servers.protocol import DeploymentError, Fetch, ServerProgram
+from kveval.engines.servers.errors import DeploymentError
 from kveval.engines.watchdog import Work, read_work
 from kveval.host.http import HttpError, decoded
+from kveval.stacks.counters import CounterError, parse_counters
+from kveval.stacks.model_server import ModelServer
+from kveval.stacks.talk import Fetch
+from kveval.stacks.versions import same_release
 
 _GENERATED_S = 120.0
 
@@ -22,7 +24,7 @@ class Endpoint:
     `through`: what requests pass on their way to it, "" for nothing.
     """
 
-    program: ServerProgram
+    program: ModelServer
     served_model: str
     fetch: Fetch
     log: Path
@@ -49,13 +51,13 @@ class Endpoint:
     def counters(self) -> dict[str, float]:
         """Return its counters. Raises CounterError."""
         try:
-            return parse_counters(self.page(), self.program.software.prefix)
+            return parse_counters(self.page(), self.program.prefix)
         except HttpError as error:
             raise CounterError(f"no metrics: {error}; see {self.log}") from error
 
     def work(self, timeout_s: float) -> Work:
         """Return its progress. Raises HttpError, ValueError for a page that is garbled."""
-        return read_work(self.page(timeout_s), self.program.software)
+        return read_work(self.page(timeout_s), self.program)
 
     def reset_caches(self, timeout_s: float = 20.0, *, tiers: bool = True) -> None:
         """Empty its caches, without `tiers` only the device's; retried while it refuses, as during transfers.
@@ -86,10 +88,10 @@ class Endpoint:
 
     def require_declared(self, versions: Mapping[str, str]) -> None:
         """Read its version. Raises DeploymentError if version or model differ, as those of a foreign server."""
-        software = self.program.software
-        self.version, declared = self.program.version(self.ask), versions[software.name]
+        program = self.program
+        self.version, declared = self.program.version(self.ask), versions[program.name]
         if not same_release(self.version, declared):
-            reported = f"{software.title} {self.version or 'of unknown version'}"
+            reported = f"{program.title} {self.version or 'of unknown version'}"
             message = f"the server is {reported}, the campaign declares {declared}"
             raise DeploymentError(
                 message, code="other_version", found=self.version, declared=declared

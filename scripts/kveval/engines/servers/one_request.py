@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from msgspec.structs import replace
 
 from kveval.campaign.specification import Specification
-from kveval.engines.counters import CounterError
 from kveval.engines.servers import answers
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.protocol import DeploymentError
+from kveval.engines.servers.errors import DeploymentError
 from kveval.host.http import HttpError
+from kveval.stacks.counters import CounterError
 from kveval.store.run_file import OneRequest, RequestTime, RequestTimes
 
 PROMPTS = 3
@@ -26,6 +26,8 @@ SERVED_SHARE = 0.8
 Not more, because caches keep whole chunks: LMCache's have 256 tokens, so that of 650 it serves 512.
 """
 _LEAST_TOKENS, _MOST_TOKENS = 800, 10_000
+# Longer ones take more than a second each on two slow cores.
+_MINIATURE_ON_CPU_TOKENS = 2_000
 # Of the longest conversation, because the tokens of a text are known by an estimate.
 _ROOM_SHARE = 0.9
 _TRIAL_LINES = 8
@@ -36,13 +38,15 @@ _Source = Callable[[], float]
 def request_tokens(specification: Specification) -> int:
     """Return how many tokens the timed prompts are to have: as many as the load's first prompts, within bounds.
 
-    At least 800, because what shorter ones take is mostly what any request takes. At most 10,000, or 800 where more
-    would take seconds (a full model on a CPU) or stay in a tier that cannot be emptied.
+    At least 800, because what shorter ones take is mostly what any request takes. At most 10,000; on a CPU 2,000 for a
+    miniature and 800 for other models; 800 where they would stay in a tier that cannot be emptied.
     """
+    most = _MOST_TOKENS
+    if specification.on_cpu:
+        most = _MINIATURE_ON_CPU_TOKENS if specification.miniature else _LEAST_TOKENS
+    if specification.reset_caches == "restart":
+        most = _LEAST_TOKENS
     workload = specification.workload
-    slow = specification.on_cpu and not specification.miniature
-    stays = specification.reset_caches == "restart"
-    most = _LEAST_TOKENS if slow or stays else _MOST_TOKENS
     first = workload.longest_prefix + workload.document_tokens + workload.prompt_tokens
     room = int(_ROOM_SHARE * specification.model.max_model_len)
     return min(room, most, max(first, _LEAST_TOKENS))

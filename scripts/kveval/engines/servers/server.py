@@ -10,9 +10,9 @@ from kveval.campaign.specification import Specification
 from kveval.engines.servers import answers, one_request
 from kveval.engines.servers.declared import check_tiers, require_device_cache
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.program import Sidecar
-from kveval.engines.servers.protocol import ServerProgram
 from kveval.engines.watchdog import Check, StallWatch, Work
+from kveval.stacks.model_server import ModelServer
+from kveval.stacks.sidecar import Sidecar
 from kveval.store.run_file import Answers, OneRequest, SidecarRecord
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ class Server(ABC):
         self.facts: dict[str, Any] = {}
 
     @property
-    def program(self) -> ServerProgram:
+    def program(self) -> ModelServer:
         """The server program; the same in every replica."""
         return self.endpoints[0].program
 
@@ -124,7 +124,7 @@ class Server(ABC):
         budget, versions = specification.budget, specification.versions
         for endpoint in self.endpoints:
             endpoint.require_declared(versions)
-            facts = self.program.software.startup_facts(self.startup_log(endpoint))
+            facts = self.program.startup_facts(self.startup_log(endpoint))
             require_device_cache(
                 facts.get("kv_cache_tokens"), budget.device_tokens, endpoint.log
             )

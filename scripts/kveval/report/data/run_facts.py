@@ -10,20 +10,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from kveval.campaign.cell import Cell, blocks_label
-from kveval.campaign.servers.registry import SERVERS
 from kveval.campaign.size import Size, size_range
 from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import Workload, workload_of
+from kveval.stacks.registry import SERVERS, SIDECARS
 from kveval.store.run_file import Run
 
 _TOOLS = {
     **{"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
-    **{
-        "lmcache": "LMCache",
-        "redis": "Redis",
-        "valkey": "Valkey",
-        "epp": "endpoint picker",
-    },
+    **{name: program.title for name, program in SIDECARS.items()},
+    "epp": "endpoint picker",
 }
 WEIGHTS = {
     "miniature": "random-weight miniature, not the named model",
@@ -38,7 +34,7 @@ def footer(runs: Sequence[Run], name: str) -> str:
     if not runs:
         return f"campaign {name}"
     kind = WEIGHTS.get(runs[0].weights, runs[0].weights)
-    named = {*(software.title for software in SERVERS.values()), _TOOLS["guidellm"]}
+    named = {*(server.title for server in SERVERS.values()), _TOOLS["guidellm"]}
     software = ", ".join(
         f"{tool} {version}"
         for tool, version in versions_by_title(runs).items()
@@ -104,7 +100,7 @@ def versions_by_tool(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
 
 def versions_by_title(runs: Sequence[Run]) -> dict[str, str]:
     """Return the title of each tool -> its version as measured; several, joined by a slash, if the runs differ."""
-    titles = {name: software.title for name, software in SERVERS.items()} | _TOOLS
+    titles = {name: server.title for name, server in SERVERS.items()} | _TOOLS
     return {
         titles.get(tool, tool): " / ".join(seen)
         for tool, seen in versions_by_tool(runs).items()

@@ -22,12 +22,12 @@ import yaml
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.campaign.cell import Cell
-from kveval.campaign.servers.registry import IMPORTED, served_by, server_version
 from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured
 from kveval.report.data.level_units import unit_of
+from kveval.stacks.registry import IMPORTED_SERVER, find_server, server_version
 from kveval.store.run_file import Run
 
 # Namespace of the ids, so that a level of a run always has the same id.
@@ -130,7 +130,7 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
 
 def _server(run: Run) -> str:
     """Return the name of the server software; only imported results may not have it."""
-    return (served_by(run.versions) or IMPORTED).name
+    return (find_server(run.versions) or IMPORTED_SERVER).name
 
 
 def _engine(run: Run) -> Part:

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, parse_runs, rows_of
+from kveval.analysis.one_request import one_request_times
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, text_or_blank
@@ -63,6 +64,10 @@ def report_content(
         "cells": [_cell(plan, measured, cell) for cell in plan.ordered_cells],
         "comparisons": [
             _comparison(row) for row in measured.all_comparisons.to_dict("records")
+        ],
+        "one_request": [
+            _source_times(row)
+            for row in one_request_times(measured.runs).to_dict("records")
         ],
         "averages": [_average(row) for row in measured.averages.to_dict("records")],
         "not_assessed": [
@@ -154,6 +159,18 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
             for name in ("runs_kept", "baseline_runs_kept")
         },
         **{name: _whole(row[name]) for name in ("level", "runs", "runs_to_resolve")},
+    }
+
+
+def _source_times(row: Mapping[Any, Any]) -> Part:
+    """Return the times of one request from one source, in a cell."""
+    named = ("model", "scenario", "cpu_blocks", "source", "runs", "requests")
+    ends = ("median", "least", "most")
+    return {
+        **{name: row[name] for name in named},
+        "ttft_ms": {name: _number(row[f"ttft_ms_{name}"]) for name in ends},
+        **{name: _whole(row[name]) for name in ("prompt_tokens", "served_tokens")},
+        **{name: row[name] or None for name in ("through", "reason")},
     }
 
 

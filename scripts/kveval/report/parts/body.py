@@ -30,6 +30,11 @@ from kveval.report.sections import Block, Bullets, Paragraph, Section
 from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
 from kveval.report.tables.guidance import guidance_table
 from kveval.report.tables.not_assessed import equal_configurations
+from kveval.report.tables.one_request import (
+    one_request_sentences,
+    one_request_table,
+    waypoints,
+)
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import arms_table, baselines_of, strategy_table
 from kveval.report.tables.reuse import memory_sentences, predicted_table, reuse_table
@@ -68,6 +73,12 @@ REUSE = (
     "Shares of the prompt tokens that came from caches: computed from the requests that were sent and the sizes of the"
     " caches, and found by the servers' own counters, both over the whole level, warm-up included. The interval is over"
     " runs, each of which has its own requests. A difference without a listed cause is a finding about the server."
+)
+ONE_REQUEST = (
+    "What a hit buys a single request: the time to the first token of a prompt that nobody had sent (cold), sent again"
+    " at once (from the device), and once more after the device's cache was emptied (from the tier). Medians with the"
+    " least and the most, HTTP included, of requests sent one at a time before the levels; each counts only if the"
+    " server's counters show where its tokens came from."
 )
 PREDICTED_GAIN = (
     "Predicted by simulating the server with the same requests: its speed is fitted to the runs without a tier, and the"
@@ -134,6 +145,7 @@ def main_sections(
     """Yield the sections between the first screen and the appendices."""
     overview = [*_overview(plan, measured), *pictures.take(*OVERVIEW)]
     yield Section("By model", [*overview, *_models(plan, measured, pictures)])
+    yield from _one_request(plan, measured)
     shares = [*split_by_model(reuse_table(plan, measured, at_common_level_only=True))]
     yield from section_unless_empty(
         "Reuse, computed and found",
@@ -214,6 +226,20 @@ def _models(
             lengths = LENGTHS if PREFILL in ceilings.header else ""
             blocks += [Paragraph(f"{CEILINGS}{lengths}"), *split_wide(ceilings)]
         yield Section(model, [*blocks, *pictures.of_section("model", model)])
+
+
+def _one_request(plan: ReportPlan, measured: Measured) -> list[Section]:
+    blocks = [*split_by_model(one_request_table(plan, measured))]
+    sentences = [*one_request_sentences(plan, measured)]
+    if blocks and sentences:
+        blocks.append(Bullets(sentences))
+    through = waypoints(measured)
+    way = f" They went through {through}, whose time is in all." if through else ""
+    return section_unless_empty(
+        "One request: cold, from the device, from the tier",
+        blocks,
+        f"{ONE_REQUEST}{way}",
+    )
 
 
 def _goodput(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:

@@ -101,6 +101,10 @@ FILES = Table(
             "the gains from tiers as predicted from the runs without one",
         ],
         [
+            "`analysis/one_request.csv`",
+            "the times of one request: computed, from the device's cache, from the tier",
+        ],
+        [
             "`analysis/comparison.csv`",
             "every comparison with its interval, p values and verdict",
         ],

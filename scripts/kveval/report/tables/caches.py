@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from kveval.analysis.activity import CounterRise, activity_at, required_counters
 from kveval.analysis.cells import rows_of
+from kveval.analysis.levels.activity import CounterRise, activity_at, required_counters
 from kveval.analysis.system.ceilings import (
     RequestMeans,
     break_even_tokens,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from kveval.analysis.estimators.sequential import Design
-from kveval.campaign.config import Config
-from kveval.campaign.loading import load_config
+from kveval.configuration.config import Config
+from kveval.configuration.loading import load_config
 from kveval.host.files import write_json, write_text
 from kveval.host.hardware import probe
 from kveval.report.figures.draw import write_single_figure

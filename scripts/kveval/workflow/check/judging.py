@@ -9,7 +9,7 @@ import numpy as np
 
 from kveval.analysis.estimators.sequential import Answer, Design, Look, evaluate_look
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.workflow.check.measuring import COLD, IDLE, SHOWN, Values
 

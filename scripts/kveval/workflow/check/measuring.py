@@ -15,7 +15,7 @@ from kveval.analysis.statistics.comparison import (
     unfit_reason,
 )
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.host.errors import Failure
 from kveval.host.processes import signals_deferred
 from kveval.measure.progress import write_requested

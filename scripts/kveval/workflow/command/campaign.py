@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from kveval.campaign.loading import load_config
+from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
 from kveval.workflow.campaign_source import complete_values, requested_campaign
 from kveval.workflow.command.checkout import Checkout
 
 if TYPE_CHECKING:
-    from kveval.campaign.config import Config
+    from kveval.configuration.config import Config
 
 STORE, IMPORT_INDEX = Path("results/measurements"), Path("results/imports")
 

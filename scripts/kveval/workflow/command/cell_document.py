@@ -14,7 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from kveval.analysis.activity import activity_at
+from kveval.analysis.levels.activity import activity_at
 from kveval.campaign.cell import Cell
 from kveval.workflow.command.cell_lookup import (
     LEVELS,

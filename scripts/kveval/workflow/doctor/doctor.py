@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
 
-from kveval.campaign.config import Config
-from kveval.campaign.warnings import WORKLOAD
+from kveval.configuration.config import Config
+from kveval.configuration.warnings import WORKLOAD
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.manifests.permissions import fix_command

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from kveval.campaign.config import Config
 from kveval.campaign.release import Release
 from kveval.campaign.site import Cluster
 from kveval.campaign.specification import Specification
+from kveval.configuration.config import Config
 from kveval.engines.kubernetes.api.kinds import Document, Kind, kind_of
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import (

@@ -13,9 +13,9 @@ from typing import TypeVar
 import psutil
 
 from kveval.campaign.builds import ArmBuild, BuildError, asked_of, git
-from kveval.campaign.config import Config
 from kveval.campaign.sizing import GIB
 from kveval.campaign.specification import Specification
+from kveval.configuration.config import Config
 from kveval.engines.local.builds import is_made
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import (
@@ -25,8 +25,6 @@ from kveval.engines.preflight import (
     require_checkpoint,
     shared_memory_bytes,
 )
-from kveval.engines.servers.declared import same_release
-from kveval.engines.servers.registry import PROGRAMS
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host import hardware
 from kveval.host.errors import Failure
@@ -36,6 +34,8 @@ from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
 from kveval.host.shipped import shipped_folder
 from kveval.pcp.installation import installed_pcp
+from kveval.stacks.registry import SERVERS
+from kveval.stacks.versions import same_release
 from kveval.workflow.planning.gpus import gpus_of_server, told_gpus
 
 STACKS = shipped_folder("config") / "gpu_stacks.yaml"
@@ -319,7 +319,7 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
 def _server_names(config: Config) -> Sequence[str]:
     """Return the names of the distributions that may contain the server."""
     server = config.campaign.server
-    return PROGRAMS[server.program].distributions(server.build)
+    return SERVERS[server.program].distributions(server.build)
 
 
 def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tie
 from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
 from kveval.analysis.levels.tables import run_tables
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.store.run_file import Run
 from kveval.workflow.planning.costs import device_tokens
 from kveval.workflow.planning.curves import LevelCurves

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.load import levels as workloads
 from kveval.report.figures.draw import write_single_figure
 from kveval.report.figures.reuse import CurvePanel, draw_curves

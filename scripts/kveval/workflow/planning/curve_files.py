@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
-from kveval.campaign.tier_layout import needed_size
+from kveval.configuration.config import Config
 from kveval.curve.cells import (
     NOTHING_POINTS,
     assumed_answer_s,
@@ -24,6 +23,7 @@ from kveval.curve.cells import (
     worst_order_is_assumed,
 )
 from kveval.load import levels as workloads
+from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.stored import StoreIndex

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
 from kveval.campaign.specification import Specification
+from kveval.configuration.config import Config
 from kveval.curve.cells import CellCurves, block_count, curves_of
 from kveval.workflow.planning.devices import DeviceSize, first_device
 from kveval.workflow.planning.stored import StoreIndex

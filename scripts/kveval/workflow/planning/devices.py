@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.workflow.planning.costs import device_tokens, reported_device
 from kveval.workflow.planning.stored import StoreIndex
 

@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Sequence
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
-from kveval.campaign.reuse import reuse_of
-from kveval.campaign.tier_layout import needed_size
+from kveval.configuration.config import Config
+from kveval.configuration.reuse import reuse_of
 from kveval.curve.cells import NOTHING_POINTS, curves_of
 from kveval.curve.curve import ReuseCurve
 from kveval.load import levels as workloads
+from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import LevelCurves
 from kveval.workflow.planning.devices import DeviceSize, first_device
 from kveval.workflow.planning.stored import StoreIndex

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import Specification
+from kveval.configuration.config import Config
 from kveval.host.findings import pluralize
 from kveval.workflow.planning.plan import Plan
 from kveval.workflow.planning.stored import StoreIndex

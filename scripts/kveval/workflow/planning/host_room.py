@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
 from kveval.campaign.problems import ConfigError, ConfigProblem
 from kveval.campaign.sizing import memory_text
 from kveval.campaign.specification import Specification
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.configuration.config import Config
 from kveval.engines.preflight import MEMORY_SHARE, memory_bytes, shared_memory_bytes
 from kveval.host.registry import SHARED_MEMORY
 

@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.store.run_file import pointer_of
 
 _PLACES = 1_000_000

@@ -10,8 +10,8 @@ from functools import cache, cached_property
 from typing import Literal
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
 from kveval.campaign.specification import Specification, described, differences
+from kveval.configuration.config import Config
 from kveval.workflow.planning.order import block_of, in_order
 from kveval.workflow.planning.stored import StoreIndex, can_adopt
 

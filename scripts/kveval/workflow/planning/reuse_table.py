@@ -4,13 +4,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.reuse import LevelReuse, reuse_of
-from kveval.campaign.servers.registry import held_bytes
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
+from kveval.configuration.reuse import LevelReuse, reuse_of
 from kveval.load import levels as workloads
 from kveval.load.sample_sizes import window_s
 from kveval.load.workload import Workload
+from kveval.stacks.registry import held_bytes
 from kveval.workflow.planning.costs import completed_req_s
 from kveval.workflow.planning.devices import device_size
 from kveval.workflow.planning.plan import Plan

@@ -9,7 +9,7 @@ from typing import Any
 
 from kveval.analysis.levels.pilot import frozen_levels
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
+from kveval.configuration.config import Config
 from kveval.host.hardware import probe
 from kveval.store.entries import contents, size_bytes
 from kveval.store.run_file import Run, RunFileError, pointer_of, read_run

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
-from kveval.campaign.reuse import reuse_of
 from kveval.campaign.sizing import size_for_tokens
-from kveval.campaign.tier_layout import needed_size
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.configuration.config import Config
+from kveval.configuration.reuse import reuse_of
 from kveval.curve.cells import NOTHING_POINTS, needed_sizes
 from kveval.load import levels as workloads
+from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.stored import StoreIndex
 

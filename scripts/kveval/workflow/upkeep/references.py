@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from kveval.campaign.cell import Cell
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
+from kveval.configuration.loading import load_config
 from kveval.store.run_file import IMPORTED, recorded_cell
 
 

@@ -12,10 +12,10 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kveval.campaign.servers.registry import wrong_answers
 from kveval.host import findings
 from kveval.host.files import clock_s, last_change_s, sha256_file
 from kveval.host.findings import Finding
+from kveval.stacks.registry import wrong_answers
 from kveval.store.derived import damage_in, derived_files, remove_derived
 from kveval.store.entries import (
     Contents,

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from tests.support.cluster_run import SITE, SPECIFICATION, run_context
 from tests.support.fake_cluster import FakeTransport, made, ok, status
 
-from kveval.engines.counters import parse_counters
 from kveval.engines.kubernetes import merge_metrics, recorder_scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.engine import own_ports
@@ -27,11 +26,13 @@ from kveval.engines.kubernetes.pods import (
     fetch_from_pod,
     images_of,
     store_in,
+    waypoint,
 )
 from kveval.engines.kubernetes.recordings import process_block
-from kveval.engines.servers.keyvalue import KeyValueStore
-from kveval.engines.servers.program import SidecarError
 from kveval.host.http import HttpError
+from kveval.stacks.counters import parse_counters
+from kveval.stacks.keyvalue import KeyValueStore
+from kveval.stacks.sidecar import SidecarError
 
 POD_OF_SERVER = made("Pod", "server-0")
 
@@ -114,10 +115,12 @@ def test_a_pod_is_asked_through_the_api_server_or_where_the_address_leads() -> N
         == "/api/v1/namespaces/bench/pods/server-0:8000/proxy/version"
     )
     assert transport.calls[-1].query == {"a": "b"}
+    assert waypoint(run_context(transport), 8000) == "the API server"
     shared = SITE.model_copy(
         update={"shared_network": True, "address": "http://127.0.0.1:{port}"}
     )
     assert direct_url(run_context(transport, shared), 8123) == "http://127.0.0.1:8123"
+    assert waypoint(run_context(transport, shared), 8123) == ""
 
 
 @pytest.mark.parametrize("code", [404, 500, 502, 503])

@@ -9,9 +9,9 @@ import yaml
 from tests.support.config_files import CONFIG, RAW, ROOT
 
 import print_permissions
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.site import Cluster
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.api.kinds import kind_of
 from kveval.engines.kubernetes.manifests.permissions import (
     ACCOUNT,

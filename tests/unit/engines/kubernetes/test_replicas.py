@@ -15,8 +15,8 @@ from tests.support.config_files import CONFIG, LMCACHE, RAW
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 from tests.support.known_crash import KNOWN, LOG, NAME
 
-from kveval.campaign.loading import load_config
 from kveval.campaign.site import Cluster
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.deployment import ClusterDeployer
@@ -24,13 +24,13 @@ from kveval.engines.kubernetes.pods import fetch_from_pod
 from kveval.engines.kubernetes.replicas import ClusterServer, Replica
 from kveval.engines.kubernetes.wait.rollout import RolloutError
 from kveval.engines.servers.endpoint import Endpoint
-from kveval.engines.servers.lmcache import LMCacheServer
-from kveval.engines.servers.program import SidecarError
-from kveval.engines.servers.protocol import ServerDied
-from kveval.engines.servers.vllm import VllmProgram
+from kveval.engines.servers.errors import ServerDied
 from kveval.engines.watchdog import StallError
 from kveval.host.gpu_conditions import GpuWatch
 from kveval.measure.known_defects import recognised
+from kveval.stacks.lmcache import LMCacheServer
+from kveval.stacks.sidecar import SidecarError
+from kveval.stacks.vllm import VLLM
 
 POD_OF_SERVER = made("Pod", "server-0")
 
@@ -72,7 +72,7 @@ def two_servers(
         Replica(
             pod,
             Endpoint(
-                VllmProgram(),
+                VLLM,
                 "m",
                 fetch_from_pod(here, pod, 8000),
                 tmp_path / f"server-{number}.log",

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from kveval.campaign.servers.vllm import VLLM
 from kveval.engines.local.server import deployed, server_environment
 from kveval.engines.servers.declared import check_tiers, require_tier
-from kveval.engines.servers.protocol import DeploymentError, ServerDied
+from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.host.logs import last_words
 from kveval.host.processes import supervisor
+from kveval.stacks.vllm import VLLM
 
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory"
 STAND_IN = """

@@ -11,16 +11,16 @@ from tests.support.paths import REPOSITORY
 
 from kveval.campaign.specification import SidecarSpec
 from kveval.engines.local.sidecars import fill, find_program, sidecars
-from kveval.engines.servers import keyvalue, lmcache
-from kveval.engines.servers.declared import same_release
-from kveval.engines.servers.lmcache import (
+from kveval.host.processes import supervisor
+from kveval.stacks import keyvalue, lmcache
+from kveval.stacks.lmcache import (
     LMCacheServer,
     _moving,
     _objects,
     _read_locked,
 )
-from kveval.engines.servers.program import SidecarError, SidecarPortTaken
-from kveval.host.processes import supervisor
+from kveval.stacks.sidecar import SidecarError, SidecarPortTaken
+from kveval.stacks.versions import same_release
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
 VERSIONS = {"vllm": "0.32.0", "lmcache": "0.5.6"}

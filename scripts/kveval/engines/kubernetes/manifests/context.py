@@ -19,8 +19,9 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.templates import documents
 from kveval.engines.kubernetes.wait.diagnosis import Patience
-from kveval.engines.servers.protocol import ServerProgram
-from kveval.engines.servers.registry import program_of
+from kveval.stacks.keyvalue import STORES
+from kveval.stacks.model_server import ModelServer
+from kveval.stacks.registry import server_of
 
 MODEL_FOLDER = "/model"
 """Folder in pods with the miniature's files."""
@@ -130,9 +131,7 @@ class RenderContext:
 
     def fill(self, text: str) -> str:
         """Replace the placeholders of hosts, ports and folders; other braces, as of JSON, stay."""
-        places = {
-            f"{store}_host": self.address(store) for store in ("redis", "valkey", "epp")
-        }
+        places = {f"{store}_host": self.address(store) for store in (*STORES, "epp")}
         places |= {
             "model_dir": MODEL_FOLDER,
             "fs_dir": FILES_FOLDER,
@@ -168,9 +167,9 @@ class RenderContext:
         return self.specification.on_cluster
 
     @property
-    def program(self) -> ServerProgram:
+    def program(self) -> ModelServer:
         """The server program."""
-        return program_of(self.specification.versions)
+        return server_of(self.specification.versions)
 
     @property
     def server_env(self) -> dict[str, str]:

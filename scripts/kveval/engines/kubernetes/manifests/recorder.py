@@ -1,11 +1,11 @@
 """The recorder of a campaign: PCP on every node, with its configuration of endpoints and logged metrics."""
 
-from kveval.campaign.servers.registry import SERVERS
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS, documents
 from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS, log_block
+from kveval.stacks.registry import SERVERS, SIDECARS
 
 COMPONENT = "recorder"
 CONTAINER = "pmcd"
@@ -13,7 +13,7 @@ STATE = "/var/lib/kveval"
 """Writable folder of the container, on the node's disk."""
 CONFIGURATION = "/etc/kveval/pmlogconf"
 """Folder of the container with the configuration of logged metrics, one file a group."""
-SOURCE_GROUPS = (*SERVERS, "epp", "gateway", "dcgm", "redis", "valkey", "lmcache")
+SOURCE_GROUPS = (*SERVERS, "epp", "gateway", "dcgm", *SIDECARS)
 PLACE = "@SOURCE@"
 """Placeholder for a source's name in the text of a group."""
 

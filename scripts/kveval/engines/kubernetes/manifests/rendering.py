@@ -20,6 +20,7 @@ from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.router import PROXY_PORT, router
 from kveval.engines.kubernetes.manifests.templates import to_text
 from kveval.load import guidellm as load
+from kveval.stacks.keyvalue import STORES
 
 PORTS: Mapping[str, int] = {
     "port": 8000,
@@ -57,7 +58,7 @@ def storage(context: RenderContext) -> tuple[Document, ...]:
 
 def serving(context: RenderContext) -> tuple[Document, ...]:
     """Return the documents of the servers of one run and of their routing. Raises ManifestError for a bad template."""
-    stores = [name for name in ("redis", "valkey") if name in context.sidecars]
+    stores = [name for name in STORES if name in context.sidecars]
     documents = [
         document
         for store in stores

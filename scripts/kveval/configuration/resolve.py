@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from kveval.campaign import arms, sizing
+from kveval.campaign import sizing
 from kveval.campaign.builds import ArmBuild, with_build
 from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import (
@@ -13,10 +13,14 @@ from kveval.campaign.catalogue import (
     Model,
     ModelSettings,
     Scenario,
-    name_for,
 )
 from kveval.campaign.cell import Cell
-from kveval.campaign.cell_checks import (
+from kveval.campaign.problems import ConfigError, ConfigProblem
+from kveval.campaign.random_model import miniature_geometry
+from kveval.campaign.release import Release
+from kveval.campaign.sizing import CacheSizes
+from kveval.campaign.specification import ServedModel, Specification
+from kveval.configuration.cell_checks import (
     flags,
     overrides,
     server_problems,
@@ -26,14 +30,9 @@ from kveval.campaign.cell_checks import (
     workload_problems,
     wrong,
 )
-from kveval.campaign.deployment import deployed, deployment_problems
-from kveval.campaign.problems import ConfigError, ConfigProblem
-from kveval.campaign.random_model import miniature_geometry
-from kveval.campaign.release import Release
-from kveval.campaign.servers.registry import SERVERS
-from kveval.campaign.servers.software import ServerSoftware
-from kveval.campaign.sizing import CacheSizes
-from kveval.campaign.specification import ServedModel, Specification
+from kveval.configuration.deployment import deployed, deployment_problems
+from kveval.stacks import arms
+from kveval.stacks.registry import SERVERS
 
 
 def served_model(
@@ -73,30 +72,6 @@ def served_model(
     )
 
 
-def required_counters(
-    scenario: Scenario, software: ServerSoftware, platform: arms.Platform
-) -> tuple[dict[str, Any], ...]:
-    """Return the counters that an arm requires, by their names in this release of the server.
-
-    Those of later releases are left out, and those of an LMCache server if there is none.
-    """
-    inside = (
-        "lmcache" in scenario.kind.parts
-        and software.lmcache_form(platform) == "process"
-    )
-    version, counters = platform.server_version, []
-    for counter in scenario.exercised:
-        name = name_for(counter.name, version)
-        # Names that are no server's terms stay.
-        if any(name in other.metrics for other in (software, *SERVERS.values())):
-            name = software.on_wire(str(name), version)
-        if name is not None and not (inside and counter.of == "lmcache server"):
-            counters.append(
-                {"counter": name, "at_least": counter.at_least, "unit": counter.unit}
-            )
-    return tuple(counters)
-
-
 def resolve_cell(
     cell: Cell,
     campaign: Campaign,
@@ -114,7 +89,7 @@ def resolve_cell(
     _refuse(*unknown_names(cell, campaign, catalogue))
     scenario = catalogue.scenarios[cell.scenario]
     model = catalogue.models[scenario.serves.get(cell.model, cell.model)]
-    workload, software = catalogue.workloads[campaign.workload], SERVERS[server.program]
+    workload, program = catalogue.workloads[campaign.workload], SERVERS[server.program]
     release = None if server.release is None else catalogue.releases[server.release]
     served = served_model(cell.model, model, scenario, server)
     _refuse(
@@ -127,27 +102,27 @@ def resolve_cell(
     if release is not None:
         _refuse(
             *deployment_problems(
-                cell.scenario, scenario, campaign, release, software, platform
+                cell.scenario, scenario, campaign, release, program, platform
             )
         )
-    counters = required_counters(scenario, software, platform)
+    counters = program.required_counters(scenario, platform)
     try:
         if scenario.exercised and not counters:
-            message = f"{software.title} {server.declared_version}"
+            message = f"{program.title} {server.declared_version}"
             raise arms.ArmError(
                 f"{message} has none of the counters that would prove it active",
                 code="no_proof",
             )
-        arm = software.arm_arguments(scenario, platform, sizes)
+        arm = program.arm_arguments(scenario, platform, sizes)
     except arms.ArmError as error:
         raise ConfigError(
             [wrong("scenarios", f"{cell.scenario}: {error}", code=error.code)]
         ) from None
     sizes = msgspec.structs.replace(sizes, split=arm.split)
     sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
-    argv = (*software.common_arguments(served, server, campaign.engine), *arm.argv)
-    env = {**software.common_environment(served, server), **arm.env}
-    computed = flags(argv) | env.keys() | software.arm_flags
+    argv = (*program.common_arguments(served, server, campaign.engine), *arm.argv)
+    env = {**program.common_environment(served, server), **arm.env}
+    computed = flags(argv) | env.keys() | program.arm_flags
     for owner, key, args, own in (
         (cell.model, "models", model.extra_args, {}),
         ("server", "server", server.args, server.env),
@@ -156,7 +131,7 @@ def resolve_cell(
         problems += overrides(owner, key, args, own, computed)
     _refuse(*problems)
     argv = (*argv, *model.extra_args, *server.args, *scenario.args)
-    refusals = software.refusals(
+    refusals = program.refusals(
         served,
         argv,
         server.declared_version,
@@ -169,7 +144,7 @@ def resolve_cell(
             for what, right, code in refusals
         )
     )
-    versions = {software.name: server.declared_version, "guidellm": server.guidellm}
+    versions = {program.name: server.declared_version, "guidellm": server.guidellm}
     if "lmcache" in scenario.kind.parts and server.lmcache is not None:
         versions["lmcache"] = server.lmcache
     images, deployment = (
@@ -179,7 +154,7 @@ def resolve_cell(
             scenario,
             campaign,
             release,
-            software,
+            program,
             platform,
             served,
             sizes,

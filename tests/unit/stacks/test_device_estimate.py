@@ -7,14 +7,14 @@ from tests.support.config_files import CONFIG, GPU_SERVER, changed, load
 from tests.support.device_truths import read_truths
 
 from kveval.campaign.device_estimate import gpu_named_in
-from kveval.campaign.loading import load_config
 from kveval.campaign.problems import ConfigError
-from kveval.campaign.servers.vllm_memory import (
+from kveval.campaign.sizing import gib, weight_bytes
+from kveval.configuration.loading import load_config
+from kveval.stacks.vllm_memory import (
     ServerMemory,
     estimate_device,
     estimate_for,
 )
-from kveval.campaign.sizing import gib, weight_bytes
 
 DEFAULT = load_config(CONFIG / "config.yaml", CONFIG)
 GPUS = DEFAULT.catalogue.gpus

@@ -8,38 +8,44 @@ import pytest
 from tests.support.config_files import NATIVE, RAW, load
 
 from kveval.campaign.problems import ConfigError
-from kveval.campaign.servers.registry import (
+from kveval.stacks.model_server import TERMS
+from kveval.stacks.registry import (
+    SERVERS,
+    SIDECARS,
     UnknownServer,
     names_on_wire,
     recorded_as,
+    server_of,
     server_version,
-    software_of,
 )
-from kveval.campaign.servers.vllm import VLLM
-from kveval.engines.servers import registry as programs
+from kveval.stacks.vllm import VLLM
 
 BY_RELEASE = 'vllm:kv_offload_total_bytes_total{transfer_type="CPU_to_GPU"}'
 
 
 def test_what_serves_is_told_by_the_declared_versions() -> None:
-    assert software_of({"guidellm": "0.8.1", "vllm": "0.32.0"}) is VLLM
+    assert server_of({"guidellm": "0.8.1", "vllm": "0.32.0"}) is VLLM
     assert server_version({"vllm": "0.32.0+cpu"}) == "0.32.0+cpu"
     assert server_version({}, "unknown") == "unknown"
     with pytest.raises(UnknownServer) as error:
-        software_of({"guidellm": "0.8.1"})
+        server_of({"guidellm": "0.8.1"})
     assert (error.value.code, error.value.facts) == (
         "unknown_server",
         {"versions": ["guidellm"], "known": ["vllm"]},
     )
 
 
-def test_a_server_that_has_no_program_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.delitem(programs.PROGRAMS, "vllm")
-    with pytest.raises(UnknownServer) as error:
-        programs.program_of({"vllm": "0.32.0"})
-    assert error.value.code == "no_program"
+def test_servers_count_under_the_terms_that_all_share() -> None:
+    for server in SERVERS.values():
+        assert server.metrics.keys() <= TERMS.keys()
+
+
+def test_every_program_has_one_name_and_no_port_of_another() -> None:
+    names = [*SERVERS, *SIDECARS]
+    assert len(names) == len(set(names))
+    for name, sidecar in SIDECARS.items():
+        assert (sidecar.name, bool(sidecar.title)) == (name, True)
+        assert sidecar.metrics_port in ("", f"{name}_http_port")
 
 
 def test_names_change_with_the_release() -> None:

@@ -6,17 +6,16 @@ A problem's key is the part of the matrix, or the section of the campaign, that 
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import partial
 
-from kveval.campaign.arms import REPLACEABLE
 from kveval.campaign.builds import BESIDE, ArmBuild
 from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import Catalogue, Companion, Model, Scenario
 from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigProblem, unknown_name
 from kveval.campaign.random_model import RANDOM_ARCHITECTURES
-from kveval.campaign.servers.registry import SERVERS
 from kveval.campaign.specification import SidecarSpec
 from kveval.load.log_file import TraceError
 from kveval.load.workload import Workload
+from kveval.stacks.registry import SERVERS, SIDECARS
 
 wrong = partial(ConfigProblem, "")
 """A problem: its key, what is wrong, what would be right, its code."""
@@ -177,7 +176,7 @@ def with_settings(
 ) -> tuple[tuple[SidecarSpec, ...], list[ConfigProblem]]:
     """Return the programs beside the server with a scenario's own settings, and the settings that are not allowed.
 
-    Arguments in REPLACEABLE, such as the eviction policy, are replaced.
+    Arguments that their program has as replaceable, such as the eviction policy, are replaced.
     """
     settings = {str(beside): own for beside, own in scenario.companions.items()}
     beside_server = {sidecar.name for sidecar in sidecars}
@@ -194,7 +193,8 @@ def with_settings(
     for sidecar in sidecars:
         own = settings.get(sidecar.name, Companion())
         argv = list(sidecar.argv)
-        for flag in sorted(flags(own.args) & REPLACEABLE & set(argv)):
+        replaceable = SIDECARS[sidecar.name].replaceable
+        for flag in sorted(flags(own.args) & replaceable & set(argv)):
             place = argv.index(flag)
             del argv[place : place + 2]
         owner = f"{name}, companions.{sidecar.name}"

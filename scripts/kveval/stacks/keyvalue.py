@@ -1,26 +1,62 @@
-"""Redis and Valkey as sidecars; both have the same commands."""
+"""Redis and Valkey, stores beside the servers; both have the same commands."""
 
+import functools
 import socket
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self
 
-from kveval.engines.servers.program import HOST, POLL_S, Sidecar, SidecarError
+from kveval.campaign.catalogue import Scenario
+from kveval.campaign.specification import SidecarSpec
+from kveval.stacks.arms import Platform
+from kveval.stacks.sidecar import HOST, POLL_S, Sidecar, SidecarError
 
 _ANSWER_S = 5.0
 
 
 class KeyValueStore(Sidecar):
-    """A store, wherever it runs.
+    """A store that holds everything in memory: a disk behind it would be another arm.
 
-    `name`: redis or valkey; `send`: sends one command and returns a simple, integer or bulk answer as text. It raises
-    ValueError or OSError if there is none.
+    `send`: sends one command and returns a simple, integer or bulk answer as text. It raises ValueError or OSError if
+    there is none.
     """
 
     def __init__(
-        self, name: str, argv: list[str], log: object, send: Callable[[str], str]
+        self, argv: list[str], log: object, send: Callable[[str], str]
     ) -> None:
-        super().__init__(name, argv, log)
+        super().__init__(argv, log)
         self._send = send
+
+    @classmethod
+    def on_host(cls, argv: list[str], log: Path, ports: Mapping[str, int]) -> Self:
+        """Return the one that this host runs."""
+        return cls(argv, log, functools.partial(sent, ports[f"{cls.name}_port"]))
+
+    @classmethod
+    def specification(cls, platform: Platform, limit_bytes: int) -> SidecarSpec:
+        """Return its command line.
+
+        On a cluster its memory is bounded, because a pod that outgrows its limit is killed.
+        """
+        bind = "0.0.0.0" if platform.on_cluster else f"{{{cls.name}_host}}"
+        argv = [
+            *(cls.executable, "--bind", bind, "--port", f"{{{cls.name}_port}}"),
+            *("--save", "", "--appendonly", "no"),
+        ]
+        if platform.on_cluster:
+            # In protected mode without a password it would refuse all clients outside its pod.
+            argv += [
+                *("--protected-mode", "no"),
+                *("--maxmemory", str(limit_bytes)),
+                *("--maxmemory-policy", "allkeys-lru"),
+            ]
+        return SidecarSpec(cls.name, tuple(argv))
+
+    @classmethod
+    def client_command(cls, port: int, command: str) -> list[str]:
+        """Return the command line with which its own client, in its container, sends a command."""
+        return [f"{cls.name}-cli", "-p", str(port), *command.split()]
 
     def ask(self, command: str) -> str:
         """Send one command and return the answer. Raises SidecarError."""
@@ -87,6 +123,42 @@ class KeyValueStore(Sidecar):
             line.partition(":") for line in self.ask(f"INFO {section}").splitlines()
         )
         return {name: value for name, colon, value in lines if colon}
+
+
+class Redis(KeyValueStore):
+    """Redis."""
+
+    name = "redis"
+    title = "Redis"
+    executable = "redis-server"
+    install = "run scripts/setup.sh, or apt-get install redis-server"
+
+
+class Valkey(KeyValueStore):
+    """Valkey."""
+
+    name = "valkey"
+    title = "Valkey"
+    executable = "valkey-server"
+    install = (
+        "run scripts/setup.sh, or install the distribution's valkey-server"
+        " (Debian 13, Ubuntu 24.04)"
+    )
+
+
+STORES: dict[str, type[KeyValueStore]] = {
+    store.name: store for store in (Redis, Valkey)
+}
+"""The stores, by the name that a scenario gives as `store`."""
+
+
+def store_sidecars(
+    scenario: Scenario, platform: Platform, limit_bytes: int
+) -> tuple[SidecarSpec, ...]:
+    """Return the scenario's store, if it has one; `limit_bytes`: what it holds at most on a cluster."""
+    if scenario.store is None:
+        return ()
+    return (STORES[scenario.store].specification(platform, limit_bytes),)
 
 
 def sent(port: int, command: str) -> str:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from kveval.campaign.arms import HASH_SEED
 from kveval.campaign.release import Release, Routing
+from kveval.stacks.arms import HASH_SEED
 
 ROUTER_BLOCK_TOKENS = {"scorer": 16, "producer": 64}
 """Tokens of one entry in an approximate scorer's memory: 64 characters, counted as 16 tokens, in the older

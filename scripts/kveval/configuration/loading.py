@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from kveval.campaign.campaign_file import UNRESOLVABLE, Campaign
 from kveval.campaign.catalogue import Catalogue, Model
 from kveval.campaign.cell import Cell
-from kveval.campaign.config import Config
 from kveval.campaign.entries import (
     KINDS,
     OWN_KINDS,
@@ -35,6 +34,7 @@ from kveval.campaign.problems import (
     problems_of,
     unknown_name,
 )
+from kveval.configuration.config import Config
 from kveval.host.values import Mistake
 
 

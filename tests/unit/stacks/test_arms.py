@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kveval.campaign import sizing
-from kveval.campaign.arms import ArmError, Platform, canonical_json
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.release import CacheEvents
-from kveval.campaign.servers.vllm import VLLM
+from kveval.stacks.arms import ArmError, Platform, canonical_json
+from kveval.stacks.vllm import VLLM
 
 MOVED = ({"name": "vllm:external_prefix_cache_hits_total", "unit": "tokens"},)
 GPU = Platform(

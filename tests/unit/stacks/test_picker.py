@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from tests.support.config_files import CONFIG, RELEASES
 
-from kveval.campaign.loading import load_config
-from kveval.campaign.routing import Index, picker_config
+from kveval.configuration.loading import load_config
+from kveval.stacks.picker import Index, picker_config
 
 CATALOGUE = load_config(CONFIG / "config.yaml", CONFIG).catalogue.releases
 INDEX = Index("redis", "Qwen/Qwen3-14B", 64)

@@ -7,32 +7,30 @@ kveval.campaign.cache_layout.
 from collections.abc import Iterable
 
 from kveval.campaign.cache_layout import CacheLayout
-from kveval.campaign.servers.registry import software_of
 from kveval.campaign.size import Size
 from kveval.campaign.sizing import size_for_tokens
 from kveval.campaign.specification import Specification
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.load import levels as workloads
+from kveval.stacks.registry import server_of
 
 
 def layout_of(specification: Specification) -> CacheLayout:
     """Return the layout of a cell's cache, with what its server keeps of a prompt."""
-    software = software_of(specification.versions)
-    version = specification.versions[software.name]
+    server = server_of(specification.versions)
+    version = specification.versions[server.name]
     return CacheLayout.from_model(
         specification.model,
         specification.block_size,
         on_cpu=specification.on_cpu,
-        retention=software.retention(specification.argv, version),
+        retention=server.retention(specification.argv, version),
     )
 
 
 def in_rows(specification: Specification) -> bool:
     """Whether the cell's own tier holds layers of several kinds, so that rows count and not bytes per token."""
-    software = software_of(specification.versions)
-    return specification.model.geometry.grouped and software.offloads(
-        specification.argv
-    )
+    server = server_of(specification.versions)
+    return specification.model.geometry.grouped and server.offloads(specification.argv)
 
 
 def prompts_of_conversation(
@@ -91,8 +89,8 @@ def device_tokens_in_rows(specification: Specification, reported_tokens: int) ->
     finished is less: its windows without a batch beside them.
     """
     layout, longest = layout_of(specification), specification.model.max_model_len
-    software = software_of(specification.versions)
-    batch_tokens = software.batch_tokens(specification.argv)
+    server = server_of(specification.versions)
+    batch_tokens = server.batch_tokens(specification.argv)
     blocks = reported_tokens * layout.blocks_in_use(longest, batch_tokens) // longest
     level = (specification.workload.given_levels or (1,))[0]
     prompts = prompts_of_conversation(specification, level)

@@ -1,15 +1,28 @@
-"""`lmcache server` as a sidecar: LMCache's CPU tier in its own process."""
+"""`lmcache server`: LMCache's tier in host memory in a process of its own."""
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
-from kveval.engines.counters import CounterError, parse_counters
-from kveval.engines.servers.declared import same_release
-from kveval.engines.servers.program import POLL_S, Sidecar, SidecarError
-from kveval.engines.servers.protocol import Fetch
-from kveval.host.http import HttpError, decoded
+from kveval.campaign.catalogue import Scenario
+from kveval.campaign.sizing import Budget
+from kveval.campaign.specification import SidecarSpec
+from kveval.host.http import HttpError, decoded, fetch_from
+from kveval.stacks.arms import HASH_SEED, Platform, canonical_json
+from kveval.stacks.counters import CounterError, parse_counters
+from kveval.stacks.keyvalue import store_sidecars
+from kveval.stacks.sidecar import HOST, POLL_S, Sidecar, SidecarError
+from kveval.stacks.talk import Fetch
+from kveval.stacks.versions import same_release
 
+CHUNK_TOKENS = 256
+"""Tokens of one chunk of LMCache, in its server and inside a model server's process."""
+HOLDS = (0.64, 0.8)
+"""Shares of its size that LMCache holds at least and at most: version 0.5 evicts a fifth of its chunks as soon as it is
+four fifths full."""
+PRIVATE = {"LMCACHE_TRACK_USAGE": "false"}
+"""Environment that keeps LMCache from sending usage reports to its developers."""
 # A request that is aborted between lookup and retrieval leaves its read locks behind for 300 s (LMCache 0.5.6). Locks
 # that exist for this many seconds, without a transfer and without a request in vLLM, are taken to be such locks.
 ABANDONED_S = 3.0
@@ -17,11 +30,49 @@ _ANSWER_S = 10.0
 
 
 class LMCacheServer(Sidecar):
-    """LMCache's server, wherever it runs; `fetch` sends requests to its HTTP interface."""
+    """LMCache's server; `fetch` sends requests to its HTTP interface."""
+
+    name = "lmcache"
+    title = "LMCache"
+    install = "run scripts/setup.sh"
+    metrics_port = "lmcache_http_port"
+    executable = "lmcache"
+    replaceable = frozenset({"--eviction-policy"})
 
     def __init__(self, argv: list[str], log: object, fetch: Fetch) -> None:
-        super().__init__("lmcache", argv, log)
+        super().__init__(argv, log)
         self._fetch = fetch
+
+    @classmethod
+    def on_host(cls, argv: list[str], log: Path, ports: Mapping[str, int]) -> Self:
+        """Return the one that this host runs."""
+        return cls(argv, log, fetch_from(f"http://{HOST}:{ports[cls.metrics_port]}"))
+
+    @classmethod
+    def beside(
+        cls, scenario: Scenario, platform: Platform, budget: Budget
+    ) -> tuple[SidecarSpec, ...]:
+        """Return it as a scenario needs it, sized over all ranks, and the store behind it, which starts first."""
+        # On a cluster it runs in the server's pod, and its metrics are read from outside.
+        http_host = "0.0.0.0" if platform.on_cluster else "{lmcache_host}"
+        argv = [
+            *(cls.executable, "server"),
+            *("--host", "{lmcache_host}", "--port", "{lmcache_port}"),
+            *("--http-host", http_host, "--http-port", "{lmcache_http_port}"),
+            *("--l1-size-gb", repr(budget.tier_gib), "--eviction-policy", "LRU"),
+            *("--chunk-size", str(CHUNK_TOKENS)),
+        ]
+        if scenario.store is not None:
+            # RESP is the protocol that Redis and Valkey share; one adapter serves both.
+            adapter = {
+                "type": "resp",
+                "host": f"{{{scenario.store}_host}}",
+                "port": f"{{{scenario.store}_port}}",
+            }
+            argv += ["--l2-adapter", canonical_json(adapter)]
+        env = {"PYTHONHASHSEED": HASH_SEED, **PRIVATE}
+        store = store_sidecars(scenario, platform, 2 * budget.tier_bytes)
+        return (*store, SidecarSpec(cls.name, tuple(argv), env))
 
     def ready(self) -> bool:
         """Tell whether its health check succeeds."""

@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from functools import cache
 
 from kveval.campaign.specification import Specification
-from kveval.campaign.tier_layout import (
+from kveval.load import levels as workloads
+from kveval.stacks.keyvalue import STORES
+from kveval.stacks.tier_layout import (
     device_tokens_in_rows,
     in_rows,
     match_steps,
     tokens_in_rows,
 )
-from kveval.load import levels as workloads
 
-_STORES = ("redis", "valkey")
 _HALVINGS = 60
 
 
@@ -266,7 +266,7 @@ def _tier_tokens(specification: Specification) -> float:
     for argv in (
         sidecar.argv
         for sidecar in specification.sidecars
-        if sidecar.name in _STORES and budget.tier_bytes
+        if sidecar.name in STORES and budget.tier_bytes
     ):
         sizes.append(float(argv[argv.index(limit) + 1]) if limit in argv else math.inf)
     if specification.file_tier or math.isinf(max(sizes)):

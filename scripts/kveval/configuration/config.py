@@ -14,8 +14,6 @@ from kveval.campaign.cell import BLOCKS, Cell, CellError
 from kveval.campaign.device_estimate import DeviceEstimate, gpu_named_in
 from kveval.campaign.imports import Compared, Import, ImportCampaign
 from kveval.campaign.problems import ConfigError, ConfigProblem
-from kveval.campaign.resolve import resolve_cell, served_model
-from kveval.campaign.servers.registry import software_of
 from kveval.campaign.sizing import blocks_within
 from kveval.campaign.specification import (
     ServedModel,
@@ -23,10 +21,12 @@ from kveval.campaign.specification import (
     described,
     differences,
 )
-from kveval.campaign.warnings import warnings_of
+from kveval.configuration.resolve import resolve_cell, served_model
+from kveval.configuration.warnings import warnings_of
 from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
 from kveval.load.workload import Workload
+from kveval.stacks.registry import server_of
 
 # Between the seeds of two runs, see kveval.load.guidellm.levels_of.
 _PILOT_SEED = 50_000
@@ -261,8 +261,8 @@ class Config:
             return None
         name, gpu = self.gpu
         specification = self.specification(cell)
-        software = software_of(specification.versions)
-        return software.device_estimate(specification, gpu, name)
+        program = server_of(specification.versions)
+        return program.device_estimate(specification, gpu, name)
 
     @property
     def workload(self) -> Workload:

@@ -7,18 +7,18 @@ from typing import Any
 from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.catalogue import Catalogue
 from kveval.campaign.cell import Cell
-from kveval.campaign.deployment import replicas
-from kveval.campaign.reuse import LevelReuse, reuse_of
-from kveval.campaign.servers.registry import software_of
 from kveval.campaign.sizing import memory_text
 from kveval.campaign.specification import Specification
-from kveval.campaign.tier_layout import in_rows, layout_of, prompts_of_conversation
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.configuration.deployment import replicas
+from kveval.configuration.reuse import LevelReuse, reuse_of
 from kveval.host.findings import Finding, warning
 from kveval.host.hashing import content_hash
 from kveval.load import levels as workloads
 from kveval.load.levels import working_set_varies
 from kveval.load.sample_sizes import MIN_RUNS, window_s
+from kveval.stacks.registry import server_of
+from kveval.stacks.tier_layout import in_rows, layout_of, prompts_of_conversation
 
 WORKLOAD = "workload"
 """Check of the warnings of arms that can have no effect with the workload."""
@@ -230,7 +230,7 @@ def _never_loads(
     """Yield a code, a reason and a remedy where the tier serves nothing of what a level asks for again."""
     layout = layout_of(specification)
     prefix = workloads.prefix_tokens_at(specification.workload, level)
-    yield from software_of(specification.versions).unserved_prefix(layout, prefix)
+    yield from server_of(specification.versions).unserved_prefix(layout, prefix)
     prompts = prompts_of_conversation(specification, level)
     size = specification.budget.tier_bytes
     if specification.file_tier or layout.conversations_within(size, *prompts) >= 1:

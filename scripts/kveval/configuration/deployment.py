@@ -5,20 +5,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import UNSET
 from packaging.version import Version
 
-from kveval.campaign import arms
 from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import Scenario
-from kveval.campaign.cell_checks import wrong
 from kveval.campaign.problems import ConfigProblem
 from kveval.campaign.release import ImageName, Release
-from kveval.campaign.routing import Index, picker_config
-from kveval.campaign.servers.software import ServerSoftware
 from kveval.campaign.sizing import GIB, CacheSizes
 from kveval.campaign.specification import (
     DeploymentSpec,
     ServedModel,
     SidecarSpec,
 )
+from kveval.configuration.cell_checks import wrong
+from kveval.stacks import arms
+from kveval.stacks.model_server import ModelServer
+from kveval.stacks.picker import Index, picker_config
 
 _GPU_SERVER_BYTES = 8 * GIB
 _GPU_RANK_BYTES = 8 * GIB
@@ -30,7 +30,7 @@ def deployed(
     scenario: Scenario,
     campaign: Campaign,
     release: Release,
-    software: ServerSoftware,
+    program: ModelServer,
     platform: arms.Platform,
     model: ServedModel,
     budget: CacheSizes,
@@ -66,7 +66,7 @@ def deployed(
         for name, used in needed.items()
         if used
     }
-    held = software.held_bytes(
+    held = program.held_bytes(
         argv, platform.server_version, model, budget, on_cpu=server.on_cpu
     )
     memory_bytes, shm_bytes, cpus = _resources(server, model, budget, held)
@@ -82,7 +82,7 @@ def deployed(
         shm_bytes=shm_bytes,
         cpus=cpus,
         server_labels=release.server_labels,
-        lmcache_form=software.lmcache_form(platform) if "lmcache" in parts else None,
+        lmcache_form=program.lmcache_form(platform) if "lmcache" in parts else None,
         picker=picker_config(
             release, scenario.routing or server.routing, budget.tokens, index
         )
@@ -91,7 +91,7 @@ def deployed(
         picker_args=release.epp.args if routed else (),
         picker_protocol=None,
         objectives=release.epp.objectives if route == "gateway" else (),
-        tokenizer=software.tokenizer(model_name, platform.served_name)
+        tokenizer=program.tokenizer(model_name, platform.served_name)
         if tokenized
         else None,
         file_medium=_file_medium(campaign) if "files" in parts else None,
@@ -124,7 +124,7 @@ def deployment_problems(
     scenario: Scenario,
     campaign: Campaign,
     release: Release,
-    software: ServerSoftware,
+    program: ModelServer,
     platform: arms.Platform,
 ) -> Iterator[ConfigProblem]:
     """Report what a cluster cannot do, or would not do as declared."""
@@ -145,7 +145,7 @@ def deployment_problems(
             f"{release.vllm}, or server.images.server with an image that has {declared}"
         )
         yield wrong("server.vllm", message, right, "other_version")
-    inside = "lmcache" in parts and software.lmcache_form(platform) == "process"
+    inside = "lmcache" in parts and program.lmcache_form(platform) == "process"
     if inside and own_image is None and release.lmcache not in (None, server.lmcache):
         message = f"{server.release} has LMCache {release.lmcache}, but {server.lmcache} is declared"
         right = f"{release.lmcache}, or server.images.server with an image that has {server.lmcache}"
@@ -184,8 +184,8 @@ def deployment_problems(
     if by_endpoint and inside:
         message = f"{name}: no endpoint of the server empties LMCache inside its process, so that levels would start warm"
         yield wrong("reset_caches", message, "restart", "lmcache_not_emptied")
-    elif by_endpoint and tiered and not software.reset_reaches_tiers(platform):
-        message = f"{name}: the endpoint of {software.title} {platform.server_version} empties the device's cache alone"
+    elif by_endpoint and tiered and not program.reset_reaches_tiers(platform):
+        message = f"{name}: the endpoint of {program.title} {platform.server_version} empties the device's cache alone"
         yield wrong(
             "reset_caches",
             f"{message}, so that levels would start warm",

@@ -1,20 +1,26 @@
-"""The servers that a campaign can name: one entry each."""
+"""The programs that a campaign can name: one entry each."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from packaging.version import Version
 
-from kveval.campaign.servers.software import ServerSoftware
-from kveval.campaign.servers.vllm import VLLM
 from kveval.campaign.specification import Specification
 from kveval.campaign.types import on_cpu
 from kveval.host.errors import Failure
+from kveval.stacks.keyvalue import STORES
+from kveval.stacks.lmcache import LMCacheServer
+from kveval.stacks.model_server import ModelServer
+from kveval.stacks.sidecar import Sidecar
+from kveval.stacks.vllm import VLLM
 
 _OF_SERVER = "server."
 
-SERVERS: dict[str, ServerSoftware] = {VLLM.name: VLLM}
-IMPORTED = VLLM
+SERVERS: dict[str, ModelServer] = {server.name: server for server in (VLLM,)}
+"""What serves models, by its name in `server.program` and among the versions of a measurement."""
+SIDECARS: dict[str, type[Sidecar]] = {**STORES, LMCacheServer.name: LMCacheServer}
+"""What may stand beside a server, by its name in a specification."""
+IMPORTED_SERVER: ModelServer = VLLM
 """The server of results that were measured elsewhere: there are importers for no other."""
 
 
@@ -22,23 +28,34 @@ class UnknownServer(Failure):
     """A measurement is of a server that is not in SERVERS."""
 
 
-def software_of(versions: Mapping[str, Any]) -> ServerSoftware:
-    """Return the server's software, given declared or reported versions by program. Raises UnknownServer."""
-    found = served_by(versions)
-    if found is None:
+def server_of(versions: Mapping[str, Any]) -> ModelServer:
+    """Return the server, given declared or reported versions by program. Raises UnknownServer."""
+    server = find_server(versions)
+    if server is None:
         message = (
             f"none of {', '.join(versions)} is a server; known are {', '.join(SERVERS)}"
         )
         raise UnknownServer(message, versions=[*versions], known=[*SERVERS])
-    return found
+    return server
+
+
+def find_server(versions: Mapping[str, Any]) -> ModelServer | None:
+    """Return the server, given versions by program; None if they have no server, as in old results."""
+    return next((server for name, server in SERVERS.items() if name in versions), None)
+
+
+def server_version(versions: Mapping[str, Any], unknown: str = "") -> str:
+    """Return the server's release, given versions by program; `unknown` if they have no server."""
+    server = find_server(versions)
+    return unknown if server is None else str(versions[server.name])
 
 
 def held_bytes(specification: Specification) -> int:
     """Return the host memory that one server's tier takes, bytes: its size, as rounded up by its allocator."""
-    software = software_of(specification.versions)
-    return software.held_bytes(
+    server = server_of(specification.versions)
+    return server.held_bytes(
         specification.argv,
-        specification.versions[software.name],
+        specification.versions[server.name],
         specification.model,
         specification.budget,
         on_cpu=specification.on_cpu,
@@ -50,32 +67,17 @@ def wrong_answers(specification: Mapping[str, Any]) -> str:
 
     `specification`: its JSON; that of imported runs may be empty.
     """
-    software = served_by(specification.get("versions", {}))
+    server = find_server(specification.get("versions", {}))
+    if server is None:
+        return ""
     argv = specification.get("argv") or ()
-    return (
-        software.wrong_answers(argv, on_cpu=on_cpu(specification.get("build")))
-        if software
-        else ""
-    )
+    return server.wrong_answers(argv, on_cpu=on_cpu(specification.get("build")))
 
 
-def served_by(versions: Mapping[str, Any]) -> ServerSoftware | None:
-    """Return the server's software, given versions by program; None if they have no server, as in old results."""
-    return next(
-        (software for name, software in SERVERS.items() if name in versions), None
-    )
-
-
-def server_version(versions: Mapping[str, Any], unknown: str = "") -> str:
-    """Return the server's release, given versions by program; `unknown` if they have no server."""
-    found = served_by(versions)
-    return unknown if found is None else str(versions[found.name])
-
-
-def names_on_wire(metric: str) -> Iterator[str]:
-    """Yield every name that a metric has, in any release of any server, the newest first."""
-    for software in SERVERS.values():
-        names = software.metrics.get(metric, {})
+def names_on_wire(term: str) -> Iterator[str]:
+    """Yield every name that a term has, in any release of any server, the newest first."""
+    for server in SERVERS.values():
+        names = server.metrics.get(term, {})
         ages = {key: Version("0" if key == "*" else key) for key in names}
         yield from (
             names[key] for key in sorted(names, key=ages.__getitem__, reverse=True)
@@ -95,9 +97,9 @@ def recorded_as(
     if not terms:
         yield parts
         return
-    for software in SERVERS.values():
+    for server in SERVERS.values():
         known = {
-            term: software.recorded(term.removeprefix(_OF_SERVER), version)
+            term: server.recorded(term.removeprefix(_OF_SERVER), version)
             for term in terms
         }
         if None not in known.values():

@@ -1,6 +1,6 @@
-"""The parts of KV-cache arms that are common to all servers: platform, arguments, programs beside the server.
+"""The parts of KV-cache arms that are common to all servers: the platform, the arguments that an arm adds.
 
-The arguments of each arm are its server's, see `kveval.campaign.servers`. What differs between hosts stays open as a
+The arguments of each arm are in its server's class. What differs between hosts stays open as a
 placeholder: `{port}`, and for what an arm needs beside its server `{redis_host}`, `{redis_port}`, `{lmcache_host}`,
 `{lmcache_port}`, `{lmcache_http_port}` (`valkey` like `redis`); for a tier of files its empty folder, `{fs_dir}`; for
 an index `{epp_host}`, `{events_port}`.
@@ -20,13 +20,8 @@ from kveval.campaign.sizing import Budget, blocks_of_server
 from kveval.campaign.specification import SidecarSpec
 from kveval.host.errors import Failure
 
-LMCACHE_CHUNK_TOKENS = 256
 HASH_SEED = "0"
 """One seed for every process that hashes prefixes: caches shared between processes depend on it."""
-REPLACEABLE = frozenset({"--eviction-policy"})
-"""Arguments of the programs beside the server that a scenario may replace: nothing else is computed from them."""
-LMCACHE_PRIVATE = {"LMCACHE_TRACK_USAGE": "false"}
-"""Keeps LMCache from sending usage reports to its developers."""
 NATIVE_SHARE = 0.5
 """Share of a hybrid arm's budget for the server's own tier, unless the scenario gives another."""
 
@@ -99,60 +94,3 @@ def hybrid_budgets(
         for part in (blocks, whole.tier_blocks - blocks)
     )
     return native, lmcache
-
-
-def lmcache_sidecars(
-    scenario: Scenario, platform: Platform, budget: Budget
-) -> tuple[SidecarSpec, ...]:
-    """Return LMCache as a server of its own, sized over all ranks, and the store behind it, which starts first."""
-    # On a cluster it runs in the server's pod, and its metrics are read from outside.
-    http_host = "0.0.0.0" if platform.on_cluster else "{lmcache_host}"
-    server = [
-        *("lmcache", "server", "--host", "{lmcache_host}", "--port", "{lmcache_port}"),
-        *("--http-host", http_host, "--http-port", "{lmcache_http_port}"),
-        *("--l1-size-gb", repr(budget.tier_gib), "--eviction-policy", "LRU"),
-        *("--chunk-size", str(LMCACHE_CHUNK_TOKENS)),
-    ]
-    if scenario.store is not None:
-        # RESP is the protocol that Redis and Valkey share; one adapter serves both.
-        adapter = {
-            "type": "resp",
-            "host": f"{{{scenario.store}_host}}",
-            "port": f"{{{scenario.store}_port}}",
-        }
-        server += ["--l2-adapter", canonical_json(adapter)]
-    store = store_sidecars(scenario, platform, 2 * budget.tier_bytes)
-    return (
-        *store,
-        SidecarSpec(
-            "lmcache", tuple(server), {"PYTHONHASHSEED": HASH_SEED, **LMCACHE_PRIVATE}
-        ),
-    )
-
-
-def store_sidecars(
-    scenario: Scenario, platform: Platform, limit_bytes: int
-) -> tuple[SidecarSpec, ...]:
-    """Return the store's server, holding everything in memory: a disk behind it would be another arm.
-
-    On a cluster its memory is bounded, because a pod that outgrows its limit is killed.
-    """
-    if scenario.store is None:
-        return ()
-    name = scenario.store
-    bind = "0.0.0.0" if platform.on_cluster else f"{{{name}_host}}"
-    argv = [
-        *(f"{name}-server", "--bind", bind, "--port", f"{{{name}_port}}"),
-        *("--save", "", "--appendonly", "no"),
-    ]
-    if platform.on_cluster:
-        # In protected mode without a password it would refuse all clients outside its pod.
-        argv += [
-            "--protected-mode",
-            "no",
-            "--maxmemory",
-            str(limit_bytes),
-            "--maxmemory-policy",
-            "allkeys-lru",
-        ]
-    return (SidecarSpec(name, tuple(argv)),)
