@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from tests.support.fault_chain import (
 )
 from tests.support.paths import SCRIPTS
 
-from kveval.measure.status import absence_of
+from kveval.measure.status import absence_of, read_status, status_path
 
 pytestmark = pytest.mark.workflow
 _UNSHARE = ["unshare", "--mount", *(["--map-root-user"] if os.getuid() else [])]
@@ -223,6 +224,45 @@ def test_on_a_full_disk_a_job_still_tells_how_it_ended(tmp_path: Path) -> None:
         "failed: [Errno 28] No space left on device ['filler', 'run-1.status.json']\n"
     )
     assert done.stderr == ""
+
+
+BUSY = """
+import sys, time
+from pathlib import Path
+from kveval.measure.status import keep_status
+
+with keep_status(Path(sys.argv[1])) as file:
+    file.update(line="2 streams")
+    print(flush=True)
+    time.sleep(600)
+"""
+
+
+@needs_mounts
+def test_a_job_in_a_container_of_this_host_is_judged_by_its_beats(
+    tmp_path: Path,
+) -> None:
+    """The container numbers its processes itself: this job's number is that of another process here."""
+    log = tmp_path / "run-1.log"
+    container = [*_UNSHARE, "--pid", "--fork", "--mount-proc"]
+    job = subprocess.Popen(
+        [*container, sys.executable, "-c", BUSY, str(log)],
+        cwd=SCRIPTS,
+        stdout=subprocess.PIPE,
+    )
+    assert job.stdout is not None
+    job.stdout.readline()
+    (inside,) = psutil.Process(job.pid).children()
+    try:
+        assert read_status(status_path(log))[0].process.pid == 1
+        assert str(absence_of(log)) == "running: 2 streams"
+    finally:
+        inside.kill()
+        job.wait()
+    assert str(absence_of(log)) == "running: 2 streams"
+    long_ago = time.time() - 60
+    os.utime(status_path(log), (long_ago, long_ago))
+    assert "given no sign of life" in str(absence_of(log))
 
 
 @needs_pcp

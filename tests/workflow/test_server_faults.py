@@ -305,7 +305,8 @@ def test_a_server_whose_cache_changes_answers_is_found_out(
         f"{changed} of 4 greedy answers changed when the {source} served their prompts"
         in job.log_text()
     )
-    found = pointed_run(chain.pointer).answers
+    run = pointed_run(chain.pointer)
+    found = run.answers
     assert found is not None
     assert (found.changed, found.same, found.served_from, found.unchecked) == (
         changed,
@@ -314,6 +315,11 @@ def test_a_server_whose_cache_changes_answers_is_found_out(
         "",
     )
     assert said == (changed > 0)
+    # However its answers are, where they came from is timed.
+    assert run.one_request is not None
+    assert run.one_request.by_source.keys() == {"cold", "device", source}
+    for of_source in run.one_request.by_source.values():
+        assert len(of_source.requests) == 3, of_source.reason
 
 
 def test_without_pcp_the_exporters_record(chain: Chain) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.estimators.intervals import half_width
-from kveval.analysis.levels.server_counters import server_delta
+from kveval.analysis.levels.server_counters import looked_up_tokens, server_delta
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
@@ -118,7 +118,7 @@ def _curves(
     else:
         specification = _with_longer_blocks(specification, level.level, len(sent))
         prompts = _drawn_prompts(specification, run, level, sent)
-    prompts = _looked_up(prompts, server_delta(level.counters, "prefix_cache_queries"))
+    prompts = _looked_up(prompts, looked_up_tokens(level.counters))
     return curves_of_prompts(
         specification, prompts, int(device)
     ), prompts.counted_tokens

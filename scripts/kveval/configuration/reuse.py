@@ -13,6 +13,7 @@ from functools import cache
 from kveval.campaign.specification import Specification
 from kveval.load import levels as workloads
 from kveval.stacks.keyvalue import STORES
+from kveval.stacks.registry import server_of
 from kveval.stacks.tier_layout import (
     device_tokens_in_rows,
     in_rows,
@@ -104,14 +105,15 @@ class Demand:
 class Caches:
     """The tokens that the caches of one server hold.
 
-    `device`: None until a server of this kind has reported it; `device_at_least`: then a lower bound, since a server
-    refuses to start if one conversation of full length does not fit; `tier`: 0 without one, infinite if nothing bounds
-    it.
+    `device`: None until a server of this kind has reported it, 0 where it serves no later request; `device_at_least`:
+    a lower bound; `tier`: 0 without one, infinite if nothing bounds it; `room`: for requests in progress, at least that,
+    since a server refuses to start if one conversation of full length does not fit.
     """
 
     device: int | None
     device_at_least: int
     tier: float
+    room: int
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ class LevelReuse:
     def overflows(self) -> bool:
         """Whether requests in progress may outgrow the device, so that a tier can save what preemption drops."""
         in_use = self.demand.in_use_tokens
-        return in_use is None or in_use > self.caches.device_at_least
+        return in_use is None or in_use > self.caches.room
 
 
 def visited(prefixes: int, visits: float, zipf: float = 0.0) -> float:
@@ -251,8 +253,17 @@ def caches_of(
     device = specification.budget.device_tokens or reported_tokens
     if device is not None and specification.model.geometry.grouped:
         device = device_tokens_in_rows(specification, device)
-    at_least = device or max(least_tokens, specification.model.max_model_len)
-    return Caches(device, at_least, _tier_tokens(specification))
+    room = device or max(least_tokens, specification.model.max_model_len)
+    tier = _tier_tokens(specification)
+    if not serves_from_device(specification):
+        return Caches(0, 0, tier, room)
+    return Caches(device, room, tier, room)
+
+
+def serves_from_device(specification: Specification) -> bool:
+    """Whether a server's device keeps what later requests ask for again, as arguments may forbid it."""
+    server = server_of(specification.versions)
+    return server.serves_from_device(specification.argv)
 
 
 def _tier_tokens(specification: Specification) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kveval.campaign.specification import Specification
-from kveval.configuration.reuse import caches_of
+from kveval.configuration.reuse import caches_of, serves_from_device
 from kveval.curve.curve import (
     ReuseCurve,
     ReuseCurves,
@@ -263,7 +263,8 @@ def demands(
 ) -> list[list[Demanded]]:
     """Return a level's first requests for `service`, by size of the tier and by server.
 
-    `requests`: the most that a closed loop may send; an open loop sends those of the level's time.
+    `requests`: the most that a closed loop may send; an open loop sends those of the level's time. `device_tokens`: what
+    the device has room for, whether or not it serves later requests from it.
     `tier_tokens`: sizes of one server's tier, of which only what is used before eviction.
     """
     workload, serving = specification.workload, serving_of(specification)
@@ -272,12 +273,13 @@ def demands(
         workload, level, run, serving.block, requests if times is None else len(times)
     )
     server = assign_to_servers(prompts, serving.servers, serving.by_prefix)
+    kept_tokens = device_tokens if serves_from_device(specification) else 0
     pauses_s = _pauses_s(workload, level, run, prompts)
     by_size: list[list[Demanded]] = [[] for _ in tier_tokens]
     for number in range(serving.servers):
         own = prompts.subset(server == number)
         on_device, in_tier = served_by_request(
-            own, serving.block, device_tokens, tier_tokens, serving.chunk
+            own, serving.block, kept_tokens, tier_tokens, serving.chunk
         )
         kept = own.counted
         for of_size, added in zip(by_size, in_tier, strict=True):

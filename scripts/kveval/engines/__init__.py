@@ -1,5 +1,6 @@
-"""Where servers run: on this host (`local`) or on a cluster (`kubernetes`), and what a cell's servers are asked (`servers`).
+"""Where servers run: on this host (`local`), on a cluster (`kubernetes`), or already (`attached`).
 
-Both engines implement `protocol` and use `counters`, `watchdog` and `preflight`. Imports `campaign` and the packages below
-it. A new engine is a package beside `local`; a new server or sidecar is a class in `kveval.stacks`.
+An engine is a composition of the three parts in `protocol`: a deployer, a load runner and a recorder. All use `counters`,
+`watchdog` and `preflight`, and ask the servers of a cell by `servers`. Imports `campaign` and the packages below it. A new
+engine is a package beside `local`, or other parts in one that exists; a new server or sidecar is a class in `kveval.stacks`.
 """

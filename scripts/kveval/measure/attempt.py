@@ -64,7 +64,7 @@ class Attempt:
         started, begin = utc_now(), time.monotonic()
         with self.engine.session(self.scratch, self.progress.say) as session:
             with contextlib.closing(session.deployer), self._report_once():
-                self.progress.say("starting the server")
+                self.progress.say(session.deployer.beginning)
                 with self._phase("server_start_s"):
                     server = session.deployer.start()
                 with self._phase("answers_s"):

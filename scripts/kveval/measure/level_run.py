@@ -185,7 +185,7 @@ class Levels:
             **self._others(times),
             **({} if ran.primed is None else {"primed": asdict(ran.primed)}),
             **({} if level.longer == 1 else {"seconds": workload.seconds}),
-            "cache_reset": True,
+            "cache_reset": self.session.deployer.empties_caches,
             "status": "ok",
             "error": None,
         }

@@ -82,7 +82,8 @@ class StatusFile:
             self.status = msgspec.structs.replace(
                 self.status, **texts, beat=time_text(time.time())
             )
-            content = msgspec.json.format(msgspec.json.encode(self.status), indent=1)
+            document = msgspec.json.encode(self.status)
+            content = msgspec.json.format(document, indent=1) + b"\n"
             try:
                 _write(self.path, content)
             except OSError as error:

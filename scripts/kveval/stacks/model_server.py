@@ -167,6 +167,10 @@ class ModelServer(ABC):
         """Tell whether the server's own tier in host memory or files is behind its device."""
         return False
 
+    def serves_from_device(self, argv: Sequence[str]) -> bool:
+        """Tell whether what the device holds of finished requests serves later ones."""
+        return True
+
     def batch_tokens(self, argv: Sequence[str]) -> int:
         """Return the most tokens that it computes in one batch."""
         return _BATCH_TOKENS

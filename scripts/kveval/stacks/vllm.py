@@ -253,6 +253,10 @@ class Vllm(ModelServer):
             '"OffloadingConnector"' in argument for argument in argv
         )
 
+    def serves_from_device(self, argv: Sequence[str]) -> bool:
+        """Tell whether the prefix cache is on, as it is by default."""
+        return "--no-enable-prefix-caching" not in argv
+
     def batch_tokens(self, argv: Sequence[str]) -> int:
         """Return --max-num-batched-tokens, or its default."""
         flag = "--max-num-batched-tokens"

@@ -166,6 +166,13 @@ def test_the_record_says_which_counter_rose_by_how_much_and_what_it_needed() -> 
     ]
 
 
+def test_where_the_device_has_no_prefix_cache_the_share_is_of_all_prompt_tokens() -> (
+    None
+):
+    rises = {HITS.counter: 100.0, "vllm:prompt_tokens_total": 1e6}
+    assert decided(rises, (HITS,)).rises[0].needed == 5000
+
+
 def plain(*required: RequiredCounter) -> list[dict[str, Any]]:
     entries: list[dict[str, Any]] = msgspec.to_builtins(required)
     return entries

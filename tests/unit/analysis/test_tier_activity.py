@@ -45,6 +45,19 @@ def row(*runs):
     return table.iloc[0]
 
 
+def test_without_a_prefix_cache_on_the_device_all_prompt_tokens_count_as_looked_up():
+    counters = {
+        "vllm:prefix_cache_queries_total": 0.0,
+        "vllm:prefix_cache_hits_total": 0.0,
+        "vllm:prompt_tokens_total": 200_000.0,
+        "vllm:external_prefix_cache_hits_total": 50_000.0,
+    }
+    found = row(run("native-offload", **counters))
+    assert found["prompt_tokens"] == 200_000
+    assert found["device_hit_percent"] == 0
+    assert found["external_hit_percent"] == pytest.approx(25.0)
+
+
 def test_without_a_tier_only_the_device_has_something_to_say():
     found = row(run("no-offload", **DEVICE))
     assert found["prompt_tokens"] == 200_000

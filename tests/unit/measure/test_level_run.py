@@ -39,11 +39,14 @@ class SlowSession:
     lasted_s: list[float] = field(default_factory=list)
     emptied: int = 0
     checks: tuple[()] = ()
-    own_clock: bool = True
 
     @property
     def deployer(self) -> Any:
-        return SimpleNamespace(server=self, refresh=self.refresh)
+        return SimpleNamespace(
+            server=self,
+            refresh=self.refresh,
+            empties_caches=True,
+        )
 
     @property
     def load(self) -> Any:

@@ -54,6 +54,14 @@ def test_a_load_that_does_not_fit_needs_a_tier_larger_than_the_device(tmp_path):
     )
 
 
+def test_a_device_without_a_prefix_cache_holds_nothing_for_later_requests(tmp_path):
+    server = {**GPU_SERVER, "args": ["--no-enable-prefix-caching"]}
+    line, *mirrors = verdict(tmp_path, [10], keys={"server": server})
+    assert "a tier can pay, at 10 streams from " in line
+    assert line.endswith("streams, the device holds nothing for later requests")
+    assert not mirrors
+
+
 def test_sizes_for_layers_of_several_kinds_are_counted_in_rows():
     config = load_config(CONFIG / "campaigns/laptop-hybrid.yaml", CONFIG)
     store = StoreIndex({})

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from kveval.analysis.levels.server_counters import server_delta
+from kveval.analysis.levels.server_counters import looked_up_tokens
 from kveval.store.run_file import (
     IMPORTED,
     Change,
@@ -76,7 +76,7 @@ def level_activity(
     recorded. Where no counter was read, none is known.
     """
     absent = 0.0 if counters and absent_is_zero else None
-    prompt_tokens = server_delta(counters, "prefix_cache_queries")
+    prompt_tokens = looked_up_tokens(counters)
     tokens = 0.0 if math.isnan(prompt_tokens) else _LEAST_SERVED_SHARE * prompt_tokens
     least = {"tokens": tokens, "bytes": tokens * (kv_bytes_per_token or 0)}
     return Activity(

@@ -40,7 +40,7 @@ from kveval.analysis.levels.outcomes import (
     run_checks,
 )
 from kveval.analysis.levels.requests import Requests
-from kveval.analysis.levels.server_counters import server_delta
+from kveval.analysis.levels.server_counters import looked_up_tokens, server_delta
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
 from kveval.load.reports import LevelReport, LoadReport
@@ -351,10 +351,11 @@ def _server_side(
         if generated > 0
         else np.nan,
         "prefix_hit_ratio": _ratio(
-            counters, "prefix_cache_hits", "prefix_cache_queries"
+            server_delta(counters, "prefix_cache_hits"), looked_up_tokens(counters)
         ),
         "external_hit_ratio": _ratio(
-            counters, "external_prefix_cache_hits", "external_prefix_cache_queries"
+            server_delta(counters, "external_prefix_cache_hits"),
+            server_delta(counters, "external_prefix_cache_queries"),
         ),
         "external_hit_tokens": server_delta(counters, "external_prefix_cache_hits"),
         "offload_load_bytes": server_delta(counters, "offload_load_bytes"),
@@ -369,9 +370,8 @@ def _server_side(
     }
 
 
-def _ratio(counters: Mapping[str, Change], part: str, whole: str) -> float:
-    denominator = server_delta(counters, whole)
-    return server_delta(counters, part) / denominator if denominator > 0 else np.nan
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else np.nan
 
 
 def _turns_seen(report: LevelReport) -> float:

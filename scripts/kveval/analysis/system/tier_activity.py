@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.levels.server_counters import server_delta
+from kveval.analysis.levels.server_counters import looked_up_tokens, server_delta
 from kveval.campaign.cell import CELL_COLUMNS
 from kveval.stacks import lmcache
 from kveval.stacks.keyvalue import STORES
@@ -59,7 +59,7 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
     after = {name: counter.after for name, counter in level.counters.items()}
     served = partial(server_delta, level.counters)
     prompt_tokens, per_token = (
-        served("prefix_cache_queries"),
+        looked_up_tokens(level.counters),
         run.kv_bytes_per_token or np.nan,
     )
     chunk_mb = lmcache.CHUNK_TOKENS * per_token / 1e6

@@ -285,10 +285,12 @@ class ClusterDeployer(Deployer[ClusterServer]):
         if name in STORES:
             return store_in(context, pod, name, self._follow(pod, name, name).log)
         if name == "epp":
-            fetch = fetch_from_pod(context, pod, context.ports["epp_metrics_port"])
+            fetch = fetch_from_pod(context, pod, context.ports[PodPicker.metrics_port])
             return PodPicker(pod, fetch, self._follow(pod, name, name).log)
         if name == "model-server" and container_of(pod, "lmcache"):
-            fetch = fetch_from_pod(context, pod, context.ports["lmcache_http_port"])
+            fetch = fetch_from_pod(
+                context, pod, context.ports[LMCacheServer.metrics_port]
+            )
             log = self._follow(pod, "lmcache", "lmcache").log
             return LMCacheServer(command_line(pod, "lmcache"), log, fetch)
         return None

@@ -93,6 +93,7 @@ class PodPicker(Sidecar):
 
     name = "epp"
     title = "endpoint picker"
+    metrics_port = "epp_metrics_port"
 
     def __init__(self, pod: Mapping[str, Any], fetch: Fetch, log: object) -> None:
         super().__init__(command_line(pod, self.name), log)

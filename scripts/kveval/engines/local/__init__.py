@@ -1,1 +1,1 @@
-"""Servers on this host: the engine, its server and the sidecars; `plugin` runs inside vLLM itself."""
+"""Servers, load and recording on this host: the three parts of its engine; `plugin` runs inside vLLM itself."""

@@ -13,11 +13,11 @@ from kveval.engines.local.load_runner import HostLoadRunner, require_load_possib
 from kveval.engines.local.recorder import HostRecorder
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import require_checkpoint, require_room
-from kveval.engines.protocol import Log, RunSession
+from kveval.engines.protocol import AddressedServer, Deployer, Log, RunSession
 from kveval.host import hardware
-from kveval.host.cores import divided, on_cores, usable
+from kveval.host.cores import Cores, divided, on_cores, usable
 from kveval.host.lock import host_lock
-from kveval.host.processes import supervisor
+from kveval.host.processes import Supervisor, supervisor
 from kveval.host.registry import registry_path, remove_leftovers
 from kveval.store.store import Store
 
@@ -82,12 +82,17 @@ class HostEngine:
         job, cores = self._job, divided(usable())
         # For load generator, recording and this process; the server is started on its own cores.
         with on_cores(cores.beside), supervisor(registry_path()) as processes:
-            deployer = HostDeployer(
-                job, self._environment, cores, scratch, processes, say
-            )
+            deployer = self._deployer(scratch, say, processes, cores)
             cpus = self._host["cpus"]
             load = HostLoadRunner(job, deployer, cpus, scratch, processes)
             recorder = HostRecorder(job, deployer, scratch, processes, say)
             own_disk = job.specification.fs_dir
             folders = [Path(own_disk)] if own_disk else []
             yield RunSession(deployer, load, recorder, scratch, folders)
+
+    def _deployer(
+        self, scratch: Path, say: Log, processes: Supervisor, cores: Cores
+    ) -> Deployer[AddressedServer]:
+        return HostDeployer(
+            self._job, self._environment, cores, scratch, processes, say
+        )

@@ -5,12 +5,13 @@ from typing import NamedTuple
 
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
+from kveval.configuration.reuse import serves_from_device
 from kveval.workflow.planning.costs import device_tokens, reported_device
 from kveval.workflow.planning.stored import StoreIndex
 
 
 class DeviceSize(NamedTuple):
-    """Tokens that one server's device holds, at least and at most; `source`: where they are from, in words."""
+    """Tokens that one server's device holds for later requests, at least and at most; `source`: where they are from."""
 
     tokens: int
     low_tokens: int
@@ -19,6 +20,8 @@ class DeviceSize(NamedTuple):
     estimated: bool = False
 
     def __str__(self) -> str:
+        if not self.high_tokens:
+            return "nothing for later requests"
         if not self.estimated:
             return f"{self.tokens:,} tokens"
         return f"about {self.tokens:,} tokens ({self.low_tokens:,} to {self.high_tokens:,})"
@@ -32,6 +35,8 @@ class DeviceSize(NamedTuple):
 def device_size(config: Config, cell: Cell, store: StoreIndex) -> DeviceSize | None:
     """Return the size of the device of a cell's servers; None if it is neither given, nor reported, nor estimated."""
     specification = config.specification(cell)
+    if not serves_from_device(specification):
+        return DeviceSize(0, 0, 0, "its prefix cache is off")
     given = specification.budget.device_tokens
     if given is not None:
         return DeviceSize(given, given, given, "as configured")

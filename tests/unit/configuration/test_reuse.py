@@ -3,6 +3,7 @@
 import math
 import random
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -391,7 +392,24 @@ def test_without_the_device_only_what_holds_for_every_device_is_said(tmp_path):
     assert load_raw(files, tmp_path / "all").warnings == ()
 
 
+def test_a_device_without_a_prefix_cache_serves_nothing_and_has_room_for_requests(
+    tmp_path,
+):
+    files = changed(("config", "server", "args"), ["--no-enable-prefix-caching"])
+    config, plain = load(tmp_path, files), load(tmp_path / "plain", RAW)
+    for cell in (BASE, LARGE):
+        caches = caches_of(config.specification(cell))
+        usual = caches_of(plain.specification(cell))
+        assert caches == replace(usual, device=0, device_at_least=0)
+        assert caches.room == usual.device
+    alone = reuse_of(config.specification(BASE))[0]
+    assert alone.device == alone.served == 0
+    with_tier = reuse_of(config.specification(LARGE))[0]
+    assert with_tier.served == pytest.approx(alone.demand.reused, abs=0.01)
+
+
 def test_rates_of_their_own_leave_open_what_is_in_progress():
-    open_loop = LevelReuse(60, demand(streams=None), Caches(17_920, 17_920, 18_000.0))
+    caches = Caches(17_920, 17_920, 18_000.0, room=17_920)
+    open_loop = LevelReuse(60, demand(streams=None), caches)
     assert open_loop.overflows
     assert no_gain(open_loop, MARGIN) is None

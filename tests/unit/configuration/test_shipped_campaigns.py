@@ -9,6 +9,7 @@ import yaml
 from tests.support.config_files import CONFIG
 
 from kveval.configuration.loading import load_config
+from kveval.configuration.reuse import reuse_of
 from kveval.host.hashing import content_hash
 from kveval.importing.compared import combination
 from kveval.load import levels as workloads
@@ -238,6 +239,61 @@ def test_production_traffic_varies_and_comes_at_a_rate(name):
     ]
     assert workloads.streams_at(workload, 60) is None
     assert workload.prompt_spread.max > workload.prompt_tokens
+
+
+FIELD = ("vllm-49152", "vllm-39983", "vllm-44294", "llm-d-sglang-1921")
+"""Loads of the field's developers; each has a relative for two cores, named laptop-NAME."""
+
+
+def proportions(name):
+    """Return the turns, the share of the prompts that repeats, and what decides what a cache of a size can serve."""
+    study = campaign(name)
+    largest = max(study.cells, key=lambda cell: cell.cpu_blocks)
+    reuse = reuse_of(study.specification(largest))[-1]
+    demand = reuse.demand
+    return {
+        "turns": demand.turns,
+        "reused": demand.reused,
+        "prefix": demand.prefix_tokens / demand.own_tokens,
+        "tier": reuse.caches.tier / demand.working_set_tokens,
+    }
+
+
+@pytest.mark.parametrize("name", FIELD)
+def test_a_relative_on_two_cores_keeps_the_proportions_of_the_published_load(name):
+    published, relative = proportions(name), proportions(f"laptop-{name}")
+    assert relative["turns"] == published["turns"]
+    assert relative["reused"] == pytest.approx(published["reused"], abs=0.02)
+    assert relative["prefix"] == pytest.approx(published["prefix"], rel=0.5)
+    assert relative["tier"] == pytest.approx(published["tier"], rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "gib"),
+    [("vllm-49152", 24), ("vllm-39983", 12), ("vllm-44294", 53.7)],
+)
+def test_a_load_of_the_field_has_the_published_tier(name, gib):
+    study = campaign(name)
+    sizes = [study.specification(cell).budget.tier_gib for cell in study.cells]
+    assert gib in [round(size, 1) for size in sizes]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "documents-and-questions",
+        "chat-with-pauses",
+        "agents-with-tools",
+        "rag-popular-chunks",
+    ],
+)
+def test_a_question_of_users_has_tiers_that_are_larger_than_the_estimated_device(name):
+    study = campaign(name)
+    assert study.workload.profile == "users"
+    for cell in study.cells:
+        estimate = study.device_estimate(cell)
+        assert estimate is not None
+        assert not cell.cpu_blocks or 16 * cell.cpu_blocks > estimate.high_tokens
 
 
 def test_the_ladder_passes_the_working_set():

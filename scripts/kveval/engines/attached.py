@@ -1,0 +1,178 @@
+"""An engine for a server that runs already: it is measured from this host, and neither started, stopped nor restarted.
+
+Its deployer only attaches; load runner and recorder are those of this host. An address with several servers behind it
+counts as one server, whose metrics page is read at the same address.
+"""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from kveval.engines.job import Job, MeasurementError
+from kveval.engines.local.engine import HostEngine
+from kveval.engines.local.load_runner import require_load_possible
+from kveval.engines.preflight import disk_bytes
+from kveval.engines.protocol import AddressedServer, Deployer, Log
+from kveval.engines.servers.endpoint import Endpoint
+from kveval.engines.servers.errors import DeploymentError, ServerDied
+from kveval.engines.watchdog import require_free
+from kveval.host.cores import Cores
+from kveval.host.hashing import content_hash
+from kveval.host.http import HttpError, fetch_from
+from kveval.host.ports import listening_processes
+from kveval.host.processes import Supervisor
+from kveval.stacks.registry import server_of
+from kveval.store.store import Store
+
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+_LOOK_S = 2.0
+_NO_LOG = Path("the log of whoever started it")
+_NOT_FOUND = (404, 405)
+
+
+class AttachedServer(AddressedServer):
+    """The server at an address; its command line and log are unknown, and its processes unless they are on this host."""
+
+    def __init__(self, endpoint: Endpoint, url: str) -> None:
+        super().__init__([endpoint], sidecars=[], argv=[], env={})
+        self.url = url
+        self._looked_at = float("-inf")
+
+    @property
+    def metrics_urls(self) -> dict[str, str]:
+        """The server's own metrics page."""
+        return {self.program.name: f"{self.url}{self.program.metrics_path}"}
+
+    @property
+    def process_ids(self) -> list[int]:
+        """The processes that listen at the address and their descendants, if it is this host's loopback."""
+        address = urlsplit(self.url)
+        if address.hostname not in _LOOPBACK or address.port is None:
+            return []
+        return listening_processes(address.port)
+
+    def require_alive(self) -> None:
+        """Raise ServerDied if nothing listens at the address any more; asked at most every two seconds."""
+        if time.monotonic() - self._looked_at < _LOOK_S:
+            return
+        self._looked_at = time.monotonic()
+        try:
+            self.endpoints[0].ask(self.program.health_path, timeout_s=_LOOK_S)
+        except HttpError as error:
+            cause = error.__cause__
+            # That a server is late with its answer, as a busy one may be, is for the watch of its progress to judge.
+            if isinstance(getattr(cause, "reason", cause), ConnectionError):
+                raise ServerDied(f"no server answers at {self.url}: {error}") from error
+
+    def file_counters(self) -> dict[str, float]:
+        """Return nothing: files of a tier are not looked for."""
+        return {}
+
+    def empty_files(self) -> None:
+        """Do nothing, for the same reason."""
+
+    def startup_log(self, endpoint: Endpoint) -> str:
+        """Return nothing: the log is unknown, and so are the sizes of caches that it reports."""
+        return ""
+
+
+class AttachedDeployer(Deployer[AttachedServer]):
+    """Attaches to the server at `url` and leaves it running.
+
+    Its caches are emptied by its own endpoint, if that is open.
+    """
+
+    beginning = "attaching to the server"
+
+    def __init__(self, job: Job, url: str, say: Log) -> None:
+        specification = job.specification
+        program = server_of(specification.versions)
+        name = specification.model.served_name
+        endpoint = Endpoint(program, name, fetch_from(url), _NO_LOG)
+        self._specification = specification
+        self._server = AttachedServer(endpoint, url)
+        self._say = say
+
+    @property
+    def server(self) -> AttachedServer:
+        """The server at the address."""
+        return self._server
+
+    def start(self) -> AttachedServer:
+        """Check that the server has the declared version and model, and warm it up. Raises DeploymentError."""
+        server = self._server
+        try:
+            server.require_declared(self._specification)
+        except HttpError as error:
+            raise DeploymentError(
+                f"the server at {server.url} cannot be measured: {error}",
+                code="no_answer",
+            ) from error
+        server.warm_up(self._specification.workload.first_prompt_tokens)
+        self.refresh(restart=False)
+        return server
+
+    def refresh(self, *, restart: bool) -> None:
+        """Empty the caches, if the server's endpoint for it is open; never by a restart."""
+        if not self.empties_caches:
+            return
+        try:
+            self._server.reset_caches()
+        except HttpError as error:
+            if error.facts["status"] not in _NOT_FOUND:
+                raise
+            self.empties_caches = False
+            self._say(
+                f"the server at {self._server.url} has no open endpoint to empty its caches: levels begin with what they hold"
+            )
+
+    def close(self) -> None:
+        """Do nothing: whoever started the server stops it."""
+
+    @property
+    def placeholders(self) -> Mapping[str, str]:
+        """The server's address."""
+        return {self._server.url: "{server}"}
+
+    def facts(self) -> dict[str, Any]:
+        """Return that the run was attached to a server, and what could be done with its caches."""
+        return {"attached": {"empties_caches": self.empties_caches}}
+
+
+class AttachedEngine(HostEngine):
+    """One run on the server at `url`, http://HOST:PORT, measured from this host."""
+
+    def __init__(self, job: Job, url: str) -> None:
+        super().__init__(job)
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise MeasurementError(f"{url} is no address of a server: http://HOST:PORT")
+        self._url = url.rstrip("/").removesuffix("/v1")
+
+    def hardware(self) -> Mapping[str, Any]:
+        """Return a fingerprint of the address: the hardware behind it is unknown."""
+        return {"fingerprint": f"attached-{content_hash(self._url, 12)}"}
+
+    def require_possible(self, store: Store) -> None:
+        """Raise a Failure if the run needs more than an address, or if this host cannot send and record its load."""
+        require_load_possible(self._job)
+        specification = self._job.specification
+        if specification.reset_caches == "restart":
+            raise MeasurementError(
+                "reset_caches: restart needs a server that the workflow starts: declare endpoint"
+            )
+        if specification.sidecars or specification.file_tier:
+            raise MeasurementError(
+                f"arm {specification.cell.scenario} has servers or files beside its own server, which an address alone"
+                " does not lead to"
+            )
+        store.root.mkdir(parents=True, exist_ok=True)
+        needed = disk_bytes(specification.workload, self._host["cpus"])
+        require_free(store.root, needed, "a run of this workload")
+
+    def _deployer(
+        self, scratch: Path, say: Log, processes: Supervisor, cores: Cores
+    ) -> AttachedDeployer:
+        return AttachedDeployer(self._job, self._url, say)

@@ -1,0 +1,180 @@
+"""A server that somebody else has started is measured at its address, and left as it is."""
+
+import contextlib
+import functools
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from tests.support.fault_chain import CAMPAIGN, CELL, stand_in_environment
+from tests.support.paths import REPOSITORY, STAND_INS
+
+from kveval.configuration.loading import load_config
+from kveval.engines.attached import AttachedDeployer, AttachedEngine
+from kveval.engines.job import Job, MeasurementError
+from kveval.engines.local import recorder
+from kveval.engines.servers.errors import DeploymentError, ServerDied
+from kveval.host.http import HttpError, free_port, request
+from kveval.host.lock import host_lock
+from kveval.measure import transaction
+from kveval.measure.progress import Progress
+from kveval.store.run_file import pointed_run
+from kveval.store.store import Store
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
+    campaign = tmp_path / "campaign.yaml"
+    campaign.write_text(yaml.safe_dump(CAMPAIGN))
+    config = load_config(campaign, REPOSITORY / "config")
+    specification = config.specification(config.cell(CELL))
+    return Job(
+        specification,
+        specification.measurement_id,
+        1,
+        tmp_path / "store",
+        stand_in_environment(tmp_path / "environment"),
+    )
+
+
+@contextlib.contextmanager
+def started_by_hand(log: Path) -> Iterator[tuple[str, "subprocess.Popen[bytes]"]]:
+    """Start the stand-in for vLLM as a user would, in a shell of their own."""
+    port = free_port()
+    argv = [sys.executable, str(STAND_INS / "server.py"), "--port", str(port)]
+    env = {**os.environ, **CAMPAIGN["server"]["env"]}
+    with log.open("wb") as output:
+        server = subprocess.Popen(argv, env=env, stdout=output, stderr=output)
+    url = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + 20
+    try:
+        while True:
+            with contextlib.suppress(HttpError):
+                request(f"{url}/health", timeout_s=1.0)
+                break
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.1)
+        yield url, server
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def test_a_server_started_by_hand_is_measured_and_left_running(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "installed_pcp", lambda: None)
+    own_lock = functools.partial(host_lock, path=tmp_path / "lock")
+    monkeypatch.setattr("kveval.engines.local.engine.host_lock", own_lock)
+    pointer, log = tmp_path / "measurement.json", tmp_path / "log"
+    with started_by_hand(tmp_path / "server.log") as (url, server):
+        # As users copy it from what they have.
+        engine = AttachedEngine(job, f"{url}/v1/")
+        monkeypatch.setattr(transaction, "engine_of", lambda job: engine)
+        transaction.measure(job, pointer, Progress("cell", 60.0, log))
+        assert server.poll() is None
+        assert server.pid in AttachedDeployer(job, url, print).server.process_ids
+        request(f"{url}/health")
+    run = pointed_run(pointer)
+    [level] = run.levels
+    assert level.status == "ok"
+    assert level.counters["vllm:generation_tokens_total"].delta > 0
+    assert run.hardware["fingerprint"].startswith("attached-")
+    assert "attaching to the server" in log.read_text()
+    text = next((tmp_path / "store").rglob("run.json")).read_text()
+    assert json.loads(text)["attached"] == {"empties_caches": True}
+    assert url not in text
+
+
+class OpenServer(http.server.BaseHTTPRequestHandler):
+    """A server of the declared version whose caches nobody can empty."""
+
+    def do_GET(self) -> None:
+        version, model = {"version": "0.32.0"}, {"id": "Qwen3-0.6B-miniature"}
+        self.answer({"/version": version, "/v1/models": {"data": [model]}})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer({"/v1/completions": {"usage": {"completion_tokens": 4}}})
+
+    def answer(self, answers: dict[str, object]) -> None:
+        body = json.dumps(answers.get(self.path)).encode()
+        self.send_response(200 if self.path in answers else 404)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def open_server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OpenServer) as server:
+        serving = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}
+        )
+        serving.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        serving.join()
+
+
+def test_caches_that_no_endpoint_empties_are_told_once_and_left(job: Job) -> None:
+    messages: list[str] = []
+    with open_server() as url:
+        deployer = AttachedDeployer(job, url, messages.append)
+        deployer.start()
+        deployer.refresh(restart=False)
+        deployer.server.require_alive()
+        assert deployer.facts() == {"attached": {"empties_caches": False}}
+    assert ["no open endpoint" in message for message in messages] == [True]
+
+
+def test_an_address_where_nothing_answers_is_an_error_and_so_is_a_server_that_ends(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kveval.engines.attached._LOOK_S", 0.5)
+    with open_server() as url:
+        deployer = AttachedDeployer(job, url, print)
+        deployer.server.require_alive()
+    with pytest.raises(DeploymentError) as error:
+        deployer.start()
+    assert error.value.code == "no_answer"
+    time.sleep(0.6)
+    with pytest.raises(ServerDied, match="no server answers at"):
+        deployer.server.require_alive()
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://"])
+def test_what_is_no_address_is_refused(job: Job, url: str) -> None:
+    with pytest.raises(MeasurementError, match="is no address of a server"):
+        AttachedEngine(job, url)
+
+
+def test_a_server_that_is_never_restarted_cannot_empty_caches_by_a_restart(
+    job: Job, tmp_path: Path
+) -> None:
+
+    restarting = replace(
+        job,
+        specification=msgspec.structs.replace(
+            job.specification, reset_caches="restart"
+        ),
+    )
+    with pytest.raises(MeasurementError, match="declare endpoint"):
+        AttachedEngine(restarting, "http://127.0.0.1:1").require_possible(
+            Store(tmp_path)
+        )
