@@ -48,7 +48,7 @@ class CounterRise:
 
 @dataclass(frozen=True)
 class Activity:
-    """What the required counters say of a level, in the order of the arm's entry; none for a baseline."""
+    """The required counters of a level, in the order of the arm's entry, and the answer; none for a baseline."""
 
     rises: tuple[CounterRise, ...] = ()
 
