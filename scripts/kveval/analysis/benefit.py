@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kveval.analysis.levels.server_counters import server_delta
+from kveval.analysis.tier_copies import TierCopies
 from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification
+from kveval.curve.break_even import context_share
 from kveval.curve.cells import demands
 from kveval.curve.service import Demanded, Floats, ServedLevel, TierSpeed
 from kveval.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
 from kveval.load import levels as workloads
 from kveval.stacks.registry import server_of
-from kveval.store.run_file import Change, Run
 
 # The number of levels that the server's speed is fitted to, and of simulations for each tier size.
 _FITTED = 4
@@ -34,8 +34,6 @@ _MOST_TIMES, _MOST_MORE = 12, 200
 _NONE = 0.0
 # A level is saturated if the requests waiting at its end exceed this share of those answered.
 _PILED_UP = 0.1
-# Copies of fewer bytes are too short to give a rate.
-_LEAST_COPIED_BYTES = 1e6
 
 
 class Interval(NamedTuple):
@@ -62,15 +60,6 @@ class MeasuredLevel:
     ttft_ms_p50: float
     itl_ms: Floats
     ttft_ms: Floats
-
-
-@dataclass(frozen=True)
-class TierCopies:
-    """Bytes per second that tiers copied, one value per level and run, and the cells in which this was measured."""
-
-    load_bytes_s: tuple[float, ...] = ()
-    store_bytes_s: tuple[float, ...] = ()
-    cells: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -214,54 +203,8 @@ def basis_of(
             specification, level, seen.run, _most(seen.requests), device_tokens, [_NONE]
         )
     ]
-    fitted = fit_speed(observed, context_share(specification))
+    fitted = fit_speed(observed, context_share(specification.model.geometry))
     return Basis(specification, device_tokens, levels, fitted, copies)
-
-
-def context_share(specification: Specification) -> float:
-    """Return the relative increase of a prompt token's compute time per token before it, by floating-point operations.
-
-    Per layer: 4 x query heads x head size for attention to one earlier token, against 2 for each weight.
-    """
-    shape = specification.model.geometry
-    queries = shape.attention_heads * shape.head_dim
-    projections = (
-        2
-        * shape.hidden_size
-        * shape.head_dim
-        * (shape.attention_heads + shape.kv_heads)
-    )
-    return 2 * queries / (projections + 3 * shape.hidden_size * shape.intermediate_size)
-
-
-def tier_copies(runs: Sequence[Run]) -> TierCopies:
-    """Return the rates at which the tiers of one model's runs copied, from the levels that copied enough."""
-    loads, stores = _rates(runs, "offload_load"), _rates(runs, "offload_store")
-    cells = dict.fromkeys(path for path, _ in loads)
-    return TierCopies(
-        tuple(rate for _, rate in loads),
-        tuple(rate for _, rate in stores),
-        tuple(cells),
-    )
-
-
-def _rates(runs: Sequence[Run], kind: str) -> list[tuple[str, float]]:
-    """The cell and the copy rate, bytes per second, of each level that copied enough."""
-    rates = []
-    for run in runs:
-        for level in run.levels:
-            rate = _rate(level.counters, kind)
-            if rate:
-                rates.append((run.cell.path, rate))
-    return rates
-
-
-def _rate(counters: Mapping[str, Change], kind: str) -> float | None:
-    copied, seconds = (
-        server_delta(counters, f"{kind}_bytes"),
-        server_delta(counters, f"{kind}_seconds"),
-    )
-    return copied / seconds if copied >= _LEAST_COPIED_BYTES and seconds > 0 else None
 
 
 def _observed(

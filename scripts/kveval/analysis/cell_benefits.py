@@ -12,10 +12,11 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
+from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of
 from kveval.analysis.cells import common_level, rows_of
 from kveval.analysis.levels.checks_run import disturbed
 from kveval.analysis.levels.outcomes import warned
+from kveval.analysis.tier_copies import tier_copies
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.curve.cells import CellCurves, curves_of, serving_of

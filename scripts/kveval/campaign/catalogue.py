@@ -436,7 +436,7 @@ class KnownDefect(Strict):
 
 
 class Gpu(Strict):
-    """A GPU, for the estimate of what a server's device holds."""
+    """A GPU, for estimates of what a server's device holds and how fast it is."""
 
     memory_gib: PositiveNumber
     """memory that the driver leaves to programs, GiB: less than the name says"""
@@ -447,6 +447,12 @@ class Gpu(Strict):
     small_batches: StrictBool = False
     """whether vLLM takes its defaults for GPUs of less than 70 GiB, whatever the memory"""
     source: Text = Field(description="where memory_gib was read")
+    dense_bf16_tflops: PositiveNumber | None = None
+    """peak of dense BF16 operations with tensor cores, 10^12 a second; without it, no prefill rate is estimated"""
+    pcie: PositiveInt | None = Field(
+        default=None,
+        description="generation of its PCIe link of 16 lanes to host memory",
+    )
 
 
 class Catalogue(Strict):

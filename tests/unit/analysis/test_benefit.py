@@ -11,14 +11,13 @@ from tests.support.synthetic import run_description
 from kveval.analysis.benefit import (
     Basis,
     MeasuredLevel,
-    TierCopies,
     basis_of,
-    context_share,
-    tier_copies,
 )
+from kveval.analysis.tier_copies import TierCopies, tier_copies
 from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification
 from kveval.configuration.loading import load_config
+from kveval.curve.break_even import context_share
 from kveval.curve.service import ServerSpeed
 from kveval.curve.speed import FittedSpeed
 from kveval.store.run_file import Change, LevelRun, Run
@@ -148,7 +147,9 @@ def test_the_speed_follows_from_the_levels():
 
 def test_a_tokens_context_counts_as_its_operations():
     # Two layers of 256 wide: 4 query heads of 64 over 983,040 weights a layer.
-    assert context_share(of("no-offload", 0)) == pytest.approx(2 * 256 / 983_040)
+    assert context_share(of("no-offload", 0).model.geometry) == pytest.approx(
+        2 * 256 / 983_040
+    )
 
 
 def test_copies_are_those_that_tiers_counted():

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of, tier_copies
+from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of
 from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
 from kveval.analysis.levels.tables import run_tables
+from kveval.analysis.tier_copies import tier_copies
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.store.run_file import Run

@@ -26,6 +26,7 @@ from kveval.load import levels as workloads
 from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.fit import fit_lines
+from kveval.workflow.planning.loading import loading_lines
 from kveval.workflow.planning.stored import StoreIndex
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ class CurveText:
     def lines(self) -> Iterator[str]:
         """Yield the answer line by line; the gains, which take seconds, each after the curves of its level."""
         yield from fit_lines(self.config, self.curves, self.store)
+        yield from loading_lines(self.config, self.store)
         yield from load_lines(self.config)
         for curves in self.curves:
             yield from level_lines(self.config, curves)

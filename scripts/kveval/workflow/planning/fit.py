@@ -11,6 +11,7 @@ from kveval.load import levels as workloads
 from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import LevelCurves
 from kveval.workflow.planning.devices import DeviceSize, first_device
+from kveval.workflow.planning.loading import slower_than_computing
 from kveval.workflow.planning.stored import StoreIndex
 
 # What holds so much of everything that is repeated is the working set: the rest is what the oldest prompts left.
@@ -33,7 +34,7 @@ def fit_lines(
         cells = [cell for cell in config.cells if cell.model == model]
         if levels:
             device = levels[0].device
-            yield f"{model}: {_verdict(config, levels, device)}"
+            yield f"{model}: {_verdict(config, levels, device, store)}"
             yield from _mirrors(config, levels, device)
             continue
         device = first_device(config, cells, store)
@@ -66,7 +67,10 @@ def _unknown(config: Config, cell: Cell) -> str:
 
 
 def _verdict(
-    config: Config, levels: Sequence[LevelCurves], device: DeviceSize | None
+    config: Config,
+    levels: Sequence[LevelCurves],
+    device: DeviceSize | None,
+    store: StoreIndex,
 ) -> str:
     unit = workloads.level_unit(config.workload.definition)
     needs = {curves.level: _working_set(curves) for curves in levels}
@@ -82,6 +86,9 @@ def _verdict(
     outgrown = [curves for curves in levels if needs[curves.level] > device.high_tokens]
     if not outgrown:
         return f"whether it fits cannot be known until {_REPORTED}; {rests}"
+    slower = slower_than_computing(config, levels[0].model, store)
+    if slower:
+        return f"no tier pays: {slower}; {rests}"
     fitting = [curves for curves in levels if needs[curves.level] <= device.low_tokens]
     return f"{_pays(config, fitting, outgrown, device)}; {rests}"
 
