@@ -20,7 +20,7 @@ rule extract_peak:
         mem_mb=1000,
         runtime=10,
     params:
-        required=lambda wildcards: run_of(wildcards).counters,
+        required=lambda wildcards: run_of(wildcards).required,
         version=lambda wildcards: run_of(wildcards).version,
         min_samples=CAMPAIGN.min_samples,
         goodput=json.dumps(CAMPAIGN.goodput and CAMPAIGN.goodput.declared),

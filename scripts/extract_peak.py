@@ -22,7 +22,7 @@ if __name__ == "__main__":
         "--required",
         type=json.loads,
         required=True,
-        help="JSON: counters that prove the arm active",
+        help="JSON: the counters that the arm requires; null for those in each run.json",
     )
     parser.add_argument(
         "--release",

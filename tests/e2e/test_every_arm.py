@@ -182,7 +182,7 @@ def test_both_tiers_of_one_budget_work(measured):
     )
     # Each stores everything; a load comes from the first that has it.
     assert moved(run, "vllm:kv_offload_store_bytes_total") > 0
-    assert moved(run, "lmcache_mp_lookup_hit_tokens_total") > 0
+    assert moved(run, "lmcache_mp_num_chunks_loaded_total") > 0
 
 
 def test_nothing_is_left_running(tree, measured):

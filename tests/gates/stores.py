@@ -184,8 +184,10 @@ def _counters(cell: PlannedCell, tokens: float, truth: Truth) -> dict[str, Any]:
     for entry in cell.required:
         deltas[entry["counter"]] = 0.0
         if serves:
-            per_token = bytes_per_token(cell) if entry["unit"] == "bytes" else 1
-            deltas[entry["counter"]] = float(round(0.4 * prompts) * per_token)
+            per_token = {"bytes": bytes_per_token(cell), "chunks": 1 / 256}
+            deltas[entry["counter"]] = float(
+                round(0.4 * prompts) * per_token.get(entry["unit"], 1)
+            )
     return {
         name: {"before": 1000.0, "after": 1000.0 + delta, "delta": float(delta)}
         for name, delta in deltas.items()

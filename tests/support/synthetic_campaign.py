@@ -176,7 +176,7 @@ def plan(keys: Sequence[Cell] | None = None, **changes: Any) -> ReportPlan:
             "store": next(
                 (store for store in ("redis", "valkey") if arm.endswith(store)), None
             ),
-            "exercised": [
+            "required": [
                 {"counter": "vllm:hits_total", "at_least": 1, "unit": "tokens"}
             ]
             if arm in TIERED

@@ -105,7 +105,7 @@ def tables_of_runs(
 ) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
     """Return the requests of all runs of a cell, and the levels of each run, see `run_tables` and `with_predictions`.
 
-    `pointers`: the runs' measurement.json; `required`: counters that prove the arm active; `limits`: the campaign's
+    `pointers`: the runs' measurement.json; `required`: the counters that the arm requires; `limits`: the campaign's
     latency limits for goodput, None if it has none.
     """
     levels_of_runs, all_requests = [], []
@@ -161,7 +161,7 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
     level = highest_level(logs)
     at = levels[(levels["level"] == level) & levels["run"].isin(logs.index)]
     low, high = mean_interval(logs[level].to_numpy())
-    exercised = at["exercised"].dropna().astype(bool)
+    active = at["exercised"].dropna().astype(bool)
     numeric = [
         name
         for name in (*LATENCY_COLUMNS, *_SERVER_COLUMNS, *metrics)
@@ -185,7 +185,7 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
         "concurrency_mean": at["concurrency_mean"].mean(),
         **{name: int(at[name].sum()) for name in _COUNTS},
         SAMPLES: at[SAMPLES].min() if SAMPLES in at else np.nan,
-        "exercised": bool(exercised.all()) if len(exercised) else pd.NA,
+        "exercised": bool(active.all()) if len(active) else pd.NA,
         "checks_failed": ";".join(
             sorted({*";".join(at["checks_failed"].astype(str)).split(";")} - {""})
         ),

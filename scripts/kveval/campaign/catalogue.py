@@ -129,12 +129,14 @@ class Model(ModelSettings):
 
 
 class Counter(Strict):
-    """A counter of the server that must move for the arm to count as exercised."""
+    """A counter of what was loaded or hit, which must rise for the arm to count as active."""
 
     name: VersionedName
     """its name in /metrics, which may have one label; or {first vLLM version: name}"""
     at_least: PositiveNumber = Field(1.0, description="least increase that counts")
-    unit: Text = Field(description="tokens, bytes, ...")
+    unit: Literal["tokens", "bytes", "chunks", "blocks", "keys"] = Field(
+        description="what it counts; tokens and bytes must also be 0.5 % of the prompt tokens"
+    )
     of: Literal["lmcache server"] | None = None
     """the program beside vLLM that has the counter; not needed if LMCache is inside vLLM"""
 

@@ -59,12 +59,35 @@ def json_schema() -> dict[str, Any]:
             "type": "object",
             "additionalProperties": {"$ref": f"#/$defs/{model.__name__}"},
         }
+    _allow_partial_workloads(schema, definitions)
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **schema,
         "$defs": dict(sorted(definitions.items())),
     }
     return json.loads(json.dumps(whole), object_hook=_on_one_line)  # type: ignore[no-any-return]
+
+
+def _allow_partial_workloads(
+    schema: dict[str, Any], definitions: dict[str, Any]
+) -> None:
+    """Let a campaign that extends another give only those keys of a workload that differ."""
+    whole, part = "Workload", "WorkloadChanges"
+    definitions[part] = {
+        **definitions[whole],
+        "title": part,
+        "description": "keys of a workload of the extended campaign that differ",
+    }
+    definitions[part].pop("required")
+    (names,) = schema["properties"]["workloads"].pop("patternProperties")
+
+    def workloads(definition: str) -> dict[str, Any]:
+        entry = {"$ref": f"#/$defs/{definition}"}
+        return {"properties": {"workloads": {"patternProperties": {names: entry}}}}
+
+    schema["if"] = {"required": [EXTENDS]}
+    schema["then"] = workloads(part)
+    schema["else"] = workloads(whole)
 
 
 def _on_one_line(entry: dict[str, Any]) -> dict[str, Any]:

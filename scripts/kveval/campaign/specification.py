@@ -86,7 +86,7 @@ class DeploymentSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The values that define a measurement. Counters that prove an arm active judge it and are not among them."""
+    """The values that define a measurement. The counters that an arm requires judge it and are not among them."""
 
     protocol: int
     cell: Cell

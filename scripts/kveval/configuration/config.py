@@ -157,7 +157,7 @@ class Config:
         return specification
 
     def required_counters(self, cell: Cell) -> tuple[dict[str, Any], ...]:
-        """Return the counters that prove the cell's arm active; they check a measurement and do not define it."""
+        """Return the counters that a cell's arm requires; they judge a measurement and do not define it."""
         self.specification(cell)
         return self._resolved[cell][1]
 

@@ -79,7 +79,7 @@ def resolve_cell(
     protocol: int,
     build: ArmBuild | None = None,
 ) -> tuple[Specification, tuple[dict[str, Any], ...]]:
-    """Return what defines a cell's measurement, and the counters that prove its arm active, which do not define it.
+    """Return what defines a cell's measurement, and the counters that its arm requires, which do not define it.
 
     `build`: what its scenario runs in place of what is installed. Raises ConfigError with all that is wrong with the
     cell; a problem's key is the part of the matrix it is about.
@@ -105,7 +105,7 @@ def resolve_cell(
                 cell.scenario, scenario, campaign, release, program, platform
             )
         )
-    counters = program.exercised_counters(scenario, platform)
+    counters = program.required_counters(scenario, platform)
     try:
         if scenario.exercised and not counters:
             message = f"{program.title} {server.declared_version}"

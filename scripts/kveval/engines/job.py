@@ -20,7 +20,7 @@ class MeasurementError(Failure):
 class Job:
     """One run of one cell, and where things are on this host.
 
-    `required`: counters that prove that the arm was active; `stall_limit_s`: seconds without a token, while requests
+    `required`: the counters that its arm requires; `stall_limit_s`: seconds without a token, while requests
     wait or run, after which the server counts as hung; `secrets`: environment variables that only the server gets.
     """
 

@@ -52,7 +52,7 @@ class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunElsewhere(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that was measured elsewhere; `required`: the counters that prove its arm active."""
+    """A run that was measured elsewhere; `required`: the counters that its arm requires."""
 
     cell: Cell
     run: int
@@ -211,13 +211,13 @@ def plan_imports(config: Config, cache: Path) -> ImportPlan:
 
 
 def _required(scenario: Scenario, vllm: str) -> list[dict[str, Any]]:
-    """Return the counters that prove an arm active."""
+    """Return the counters that an imported arm requires."""
     # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
     platform = Platform(
         vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name=""
     )
     return [
-        dict(entry) for entry in IMPORTED_SERVER.exercised_counters(scenario, platform)
+        dict(entry) for entry in IMPORTED_SERVER.required_counters(scenario, platform)
     ]
 
 

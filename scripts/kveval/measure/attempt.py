@@ -12,7 +12,11 @@ from typing import Any
 import msgspec
 
 from kveval import __version__
-from kveval.engines.counters import counter_proof
+from kveval.analysis.levels.activity import (
+    activity_record,
+    level_activity,
+    required_counters,
+)
 from kveval.engines.job import Job
 from kveval.engines.protocol import Engine, RunningRecording, RunSession
 from kveval.engines.servers.one_request import request_tokens
@@ -26,7 +30,7 @@ from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.verification import verify_recording
 from kveval.stacks.registry import held_bytes, server_of
-from kveval.store.run_file import Answers, OneRequest, Repeat, time_text
+from kveval.store.run_file import Answers, Change, OneRequest, Repeat, time_text
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0
@@ -209,10 +213,23 @@ class Attempt:
                 for sidecar in server.sidecar_facts
             ],
             "levels": levels,
-            "exercised": counter_proof(self.job.required, levels),
+            "exercised": self._activity(levels),
             **session.facts(),
             **self.repeated(),
         }
+
+    def _activity(self, levels: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what run.json says of whether the arm was active."""
+        required = required_counters(self.job.required)
+        activities = {
+            int(level["level"]): level_activity(
+                required,
+                msgspec.convert(level["counters"], dict[str, Change]),
+                self.job.specification.model.kv_bytes_per_token,
+            )
+            for level in levels
+        }
+        return activity_record(self.job.required, activities)
 
     def repeated(self) -> dict[str, Any]:
         """Return what run.json says of the attempts before this one; nothing where there was none."""

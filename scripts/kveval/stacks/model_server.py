@@ -246,10 +246,10 @@ class ModelServer(ABC):
         term = "external_prefix_cache_hits" if tier else "prefix_cache_hits"
         return self.on_wire(term, version)
 
-    def exercised_counters(
+    def required_counters(
         self, scenario: Scenario, platform: Platform
     ) -> tuple[dict[str, Any], ...]:
-        """Return the counters that must increase for an arm to be active, by their names in this release.
+        """Return the counters that an arm requires, by their names in this release.
 
         Those of later releases are left out, and those of an LMCache server if there is none.
         """

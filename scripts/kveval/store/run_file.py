@@ -59,6 +59,17 @@ class LevelRun(msgspec.Struct, frozen=True):
     others_cpu_percent: float | None = None
 
 
+class RequiredCounter(msgspec.Struct, frozen=True):
+    """A counter that has to rise for an arm to count as active, under the name that the server's release gives it.
+
+    `at_least`: the least increase that counts, in `unit`: tokens, bytes, chunks or keys that were loaded or hit.
+    """
+
+    counter: str
+    at_least: float = 1.0
+    unit: str = ""
+
+
 class SidecarRecord(msgspec.Struct, frozen=True):
     """A program beside the server (LMCache's server, a store, the endpoint picker) and the version it reported."""
 
@@ -224,6 +235,7 @@ class Run(msgspec.Struct, frozen=True):
     place: str = ""
     # The recording's clock minus the load generator's.
     clock_offset_s: float = 0.0
+    # Whether the arm was active, for people who read run.json; `analysis.levels.activity` decides it from the levels.
     exercised: dict[str, Any] = {}
     repeats: list[Repeat] = []
     # Of an imported run, what its names say.
@@ -247,6 +259,12 @@ class Run(msgspec.Struct, frozen=True):
         return self.versions | {
             beside.name: beside.version for beside in self.companions if beside.version
         }
+
+    @property
+    def required_counters(self) -> list[RequiredCounter]:
+        """The counters that the arm required when the run was measured; none for a baseline."""
+        entries = self.exercised.get("required", [])
+        return msgspec.convert(entries, list[RequiredCounter])
 
     @property
     def recorded_by_exporters(self) -> bool:

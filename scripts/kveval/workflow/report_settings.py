@@ -113,7 +113,7 @@ def _last_of_scenarios(cells: Iterable[Cell]) -> Iterable[Cell]:
 def _scenario(runs: Runs, cell: Cell) -> dict[str, Any]:
     scenario = runs.config.catalogue.scenarios[cell.scenario]
     settings = {key: getattr(scenario, key) for key in _OF_SCENARIO}
-    return {**settings, "exercised": runs.proof(cell)}
+    return {**settings, "required": runs.required_counters(cell)}
 
 
 def _model(model: Model) -> dict[str, Any]:

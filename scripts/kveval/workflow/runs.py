@@ -124,8 +124,8 @@ class RunRecord:
 
     `id`: of what defines its measurement, without the levels where a pilot finds them; "" if it was measured elsewhere.
     `name`: of its folder, run-1 if it is measured, run-i1 if it is from elsewhere. `priority`: of its job. `pointer`:
-    the file that stands for it in the results. `counters`: those that prove its arm active, as JSON; null for a run
-    from elsewhere, which has its own. `version`: of the server, on which names of metrics depend.
+    the file that stands for it in the results. `required`: the counters that its arm requires, as JSON; null for
+    an imported run, which has its own. `version`: of the server, on which names of metrics depend.
     """
 
     id: str
@@ -133,7 +133,7 @@ class RunRecord:
     name: str
     priority: int
     pointer: str
-    counters: str
+    required: str
     version: str
     source: MeasuredSource | ImportedSource | ComparedSource | ExistingSource
 
@@ -154,7 +154,7 @@ class Runs:
     config: Config
     elsewhere: ImportPlan | Combination
     _records: dict[tuple[str, str], RunRecord] = field(default_factory=dict, init=False)
-    _proofs: dict[Cell, str] = field(default_factory=dict, init=False)
+    _required: dict[Cell, str] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(cls, config: Config, index: Path, *, jobs_share_folder: bool) -> Runs:
@@ -276,8 +276,8 @@ class Runs:
         stored = stored_runs(store, measurement, run.number)
         return bool(stored) and can_adopt(stored, self._hardware)
 
-    def proof(self, cell: Cell) -> list[dict[str, Any]]:
-        """Return the counters that prove a cell's arm active. They judge a measurement and do not define it."""
+    def required_counters(self, cell: Cell) -> list[dict[str, Any]]:
+        """Return the counters that a cell's arm requires. They judge a measurement and do not define it."""
         elsewhere = self.elsewhere.runs_of(cell.path)
         if elsewhere:
             return list(elsewhere[0].required)
@@ -365,7 +365,7 @@ class Runs:
             name=name,
             priority=priority(config, cell, number),
             pointer=self._pointer(path, name),
-            counters=self._counters(cell),
+            required=self._required_json(cell),
             version=self._version(cell),
             source=MeasuredSource(levels),
         )
@@ -378,7 +378,7 @@ class Runs:
             name=PILOT,
             priority=_BEFORE_ALL,
             pointer=self._pointer(path, PILOT),
-            counters=self._counters(cell),
+            required=self._required_json(cell),
             version=self._version(cell),
             source=MeasuredSource(),
         )
@@ -390,23 +390,26 @@ class Runs:
             raise WorkflowError(f"{path}: no run i{number} found")
         run = runs[number]
         source: ComparedSource | ImportedSource = ImportedSource(run)
+        # Imported runs of a cell may be of several releases, whose counters have different names.
+        required = json.dumps(None)
         if isinstance(run, CombinedRun):
-            source = ComparedSource(run)
+            source, required = ComparedSource(run), self._required_json(run.cell)
         return RunRecord(
             id="",
             cell=run.cell,
             name=name,
             priority=0,
             pointer=self._pointer(path, name),
-            counters=json.dumps(None),
+            required=required,
             version=run.vllm,
             source=source,
         )
 
-    def _counters(self, cell: Cell) -> str:
-        if cell not in self._proofs:
-            self._proofs[cell] = json.dumps(self.proof(cell), sort_keys=True)
-        return self._proofs[cell]
+    def _required_json(self, cell: Cell) -> str:
+        if cell not in self._required:
+            required = self.required_counters(cell)
+            self._required[cell] = json.dumps(required, sort_keys=True)
+        return self._required[cell]
 
     def _version(self, cell: Cell) -> str:
         """The version that the campaign declares, which with runs from elsewhere is not that of its own cells."""

@@ -7,7 +7,9 @@ import sys
 import time
 from dataclasses import FrozenInstanceError
 
+import jsonschema
 import pytest
+import yaml
 from pydantic import ValidationError
 from tests.support.config_files import (
     BASE,
@@ -156,6 +158,17 @@ def test_the_schema_refers_only_to_what_it_defines():
         "workloads.yaml",
         "metrics.yaml",
     } <= json_schema()["$defs"].keys()
+
+
+@pytest.mark.parametrize(("extends", "valid"), [("default", True), (None, False)])
+def test_only_a_campaign_that_extends_another_may_give_some_keys_of_a_workload(
+    extends, valid
+):
+    campaign = yaml.safe_load((CONFIG / "campaigns/laptop-users.yaml").read_text())
+    campaign["workloads"] = {"readers": {"pause_s": 0}}
+    if extends:
+        campaign["extends"] = extends
+    assert jsonschema.Draft202012Validator(json_schema()).is_valid(campaign) == valid
 
 
 def test_importing_the_configuration_is_light():

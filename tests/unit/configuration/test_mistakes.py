@@ -174,6 +174,12 @@ def test_missing_and_undecodable_files_are_named(tmp_path):
             "exercised_empty",
         ),
         (
+            ("scenarios", "native-offload", "exercised"),
+            [{"name": "vllm:request_success_total", "unit": "requests"}],
+            "native-offload.exercised[0].unit",
+            "unknown_name",
+        ),
+        (
             ("scenarios", "native-offload", "store"),
             "redis",
             "native-offload",

@@ -1,6 +1,6 @@
 import pytest
 
-from kveval.engines.counters import changes, counter_proof
+from kveval.engines.counters import changes
 from kveval.stacks.counters import CounterError, parse_counters
 
 TEXT = """\
@@ -40,40 +40,3 @@ def test_a_counter_that_appears_meanwhile_started_at_zero():
         "a": {"before": 2.0, "after": 5.0, "delta": 3.0},
         "b": {"before": 0.0, "after": 4.0, "delta": 4.0},
     }
-
-
-def level(streams, **deltas):
-    return {
-        "level": streams,
-        "counters": {name: {"delta": delta} for name, delta in deltas.items()},
-    }
-
-
-def test_an_arm_is_exercised_when_every_required_counter_moved():
-    required = [
-        {"counter": "hits", "at_least": 1},
-        {"counter": "stores", "at_least": 1},
-    ]
-    proof = counter_proof(
-        required, [level(1, hits=0.0, stores=9.0), level(8, hits=32.0, stores=2.0)]
-    )
-    assert proof["exercised"] is True
-    assert [(entry["moved"], entry["level_max"]) for entry in proof["required"]] == [
-        (32.0, 8),
-        (11.0, 1),
-    ]
-
-
-@pytest.mark.parametrize(
-    "levels", [[level(1, stores=9.0)], [level(1, hits=0.0, stores=9.0)], []]
-)
-def test_an_arm_whose_counter_never_moved_or_never_existed_is_not_exercised(levels):
-    required = [
-        {"counter": "hits", "at_least": 1},
-        {"counter": "stores", "at_least": 1},
-    ]
-    assert counter_proof(required, levels)["exercised"] is False
-
-
-def test_an_arm_that_requires_nothing_is_exercised():
-    assert counter_proof([], [level(1)]) == {"required": [], "exercised": True}

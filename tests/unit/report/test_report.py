@@ -46,7 +46,7 @@ def plan(**changes: object) -> ReportPlan:
         name: {
             "title": name,
             "baseline": baseline,
-            "exercised": required_counters(name),
+            "required": required_counters(name),
             **KINDS[name],
         }
         for name, baseline in BASELINES.items()

@@ -39,7 +39,7 @@ def test_the_settings_are_plain_values_and_of_every_cell() -> None:
     assert [*settings["models"]] and set(settings["models"]) == set(
         campaign_models(runs)
     )
-    assert settings["scenarios"]["native-offload"]["exercised"]
+    assert settings["scenarios"]["native-offload"]["required"]
 
 
 def test_the_comparison_is_told_how_many_runs_each_cell_is_to_have() -> None:

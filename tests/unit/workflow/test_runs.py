@@ -57,7 +57,7 @@ def test_a_measured_runs_record_is_what_the_campaign_defines() -> None:
     assert (run.cell, run.name, run.number) == (cell, "run-2", 2)
     assert run.pointer == f"{RESULTS}/{cell.path}/run-2/measurement.json"
     counters = [dict(counter) for counter in config.required_counters(cell)]
-    assert json.loads(run.counters) == counters
+    assert json.loads(run.required) == counters
     assert run.version == config.campaign.server.declared_version
     assert run.source == MeasuredSource()
     assert runs.measurement(run) == run.id
@@ -172,9 +172,9 @@ def test_so_far_a_runs_source_is_the_run_that_exists(
     assert run.source.pointer == planned.pointer
     assert run.source.content == {"measurement": "whichever"}
     assert run.source.inputs == ()
-    assert (run.id, run.counters, run.version) == (
+    assert (run.id, run.required, run.version) == (
         planned.id,
-        planned.counters,
+        planned.required,
         planned.version,
     )
 
@@ -200,7 +200,8 @@ def test_a_compared_runs_source_is_the_other_campaigns_pointer(
     cell, name = runs.planned[0]
     run = runs.run_of(wildcards(cell.path, run=name.removeprefix("run-")))
     assert isinstance(run.source, ComparedSource)
-    assert (run.id, run.counters) == ("", "null")
+    assert run.id == ""
+    assert json.loads(run.required) == runs.required_counters(cell)
     with pytest.raises(WorkflowError, match="is not measured yet"):
         _ = run.source.inputs
     point(run.source.pointer, "theirs")

@@ -40,7 +40,11 @@ PROOF = {
     "moved": 12_345,
     "exercised": True,
 }
-LEVELS = [{"level": 8, "status": "ok"}, {"level": 32, "status": "failed"}]
+RISE = {"before": 5.0, "after": 12_350.0, "delta": 12_345.0}
+LEVELS = [
+    {"level": 8, "status": "ok", "counters": {PROOF["counter"]: RISE}},
+    {"level": 32, "status": "failed"},
+]
 HEAVY = ("pandas", "scipy", "pyarrow", "matplotlib", "snakemake", "numpy")
 
 

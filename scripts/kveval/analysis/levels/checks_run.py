@@ -31,7 +31,7 @@ DISTURBED_PERCENT = 10.0
 def fits_device(level: JudgedLevel) -> Iterator[Outcome]:
     """The prefixes do not fit the device's cache, so that a tier behind it can help."""
     working, device = level.row["working_set_tokens"], level.row["device_tokens"]
-    is_arm = level.run.cell.cpu_blocks or level.run.exercised.get("required")
+    is_arm = level.run.cell.cpu_blocks or level.run.required_counters
     # Without shared prefixes, the requests themselves may exceed the device's cache.
     if is_arm and 0 < working <= device:
         yield note(
@@ -70,7 +70,7 @@ def workload_varies(level: JudgedLevel) -> Iterator[Outcome]:
 
 @check("R13")
 def not_exercised(level: JudgedLevel) -> Iterator[Outcome]:
-    """The counters that prove the arm active rose during the level, by at least 0.5 % of the prompt tokens."""
+    """The counters that the arm requires rose during the level, by at least 0.5 % of the prompt tokens."""
     if level.row.get("exercised") is False:
         yield warn(
             "by its own counters the arm served nothing, or less than 0.5 % of the prompt tokens"
@@ -287,11 +287,8 @@ def hardware_probed(level: JudgedLevel) -> Iterator[Outcome]:
 
 @check("R19")
 def counter_names(level: JudgedLevel) -> Iterator[Outcome]:
-    """The counters that prove the arm active have names that this server can have."""
-    required = [
-        str(entry.get("counter", ""))
-        for entry in level.run.exercised.get("required", ())
-    ]
+    """The counters that the arm requires have names that this server can have."""
+    required = [entry.counter for entry in level.run.required_counters]
     names = {name: name.partition("{")[0] for name in required}
     invented = frozenset().union(
         *(server.invented_counters for server in SERVERS.values())

@@ -15,6 +15,11 @@ from kveval.analysis.levels import (
     checks_run,
     records,
 )
+from kveval.analysis.levels.activity import (
+    activity_at,
+    activity_word,
+    required_counters,
+)
 from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.configuration import (
     arm_settings,
@@ -42,13 +47,19 @@ from kveval.load.reports import LevelReport, LoadReport
 from kveval.load.reports.reading import read_report
 from kveval.load.sample_sizes import WARMUP_S, WARMUP_SHARE
 from kveval.load.workload import workload_of
-from kveval.store.run_file import IMPORTED, Change, LevelRun, Run, read_run, renamed
+from kveval.store.run_file import (
+    IMPORTED,
+    Change,
+    LevelRun,
+    RequiredCounter,
+    Run,
+    read_run,
+    renamed,
+)
 
 LEVEL_CHECKS = checks_in(checks_level, checks_import, checks_run)
 # The warm-up that the generator cut off may be this much too short, since requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
-# A tier that served a smaller share of the prompt tokens has no measurable effect.
-_LEAST_SERVED_SHARE = 0.005
 _NO_REQUESTS = LevelReport("", None, 0.0, 1.0, 0.0, 0, 0, 0, (), 0)
 
 
@@ -64,14 +75,16 @@ def run_tables(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read a measurement's folder and return its levels and its requests as tables.
 
-    `required`: the counters that prove the arm active (`counter`, `at_least`) according to the current catalogue; None
+    `required`: the counters that the arm requires (`counter`, `at_least`, `unit`) according to the current catalogue; None
     for those of the catalogue when the run was measured. `scenario`: name for the run's scenario, its own if None.
     `limits`: the campaign's goodput, see `levels.goodput`; without it there are no columns of goodput.
     Raises RunFileError, ReportError or LevelsError with the file that is wrong. A level that failed while measuring
     is a row of NaN that fails the check `level_failed`.
     """
     run = renamed(read_run(directory), scenario)
-    required = run.exercised.get("required", ()) if required is None else required
+    counters = (
+        run.required_counters if required is None else required_counters(required)
+    )
     rows, requests = [], []
     # The levels of a sweep share a report.
     read = functools.lru_cache(maxsize=1)(read_report)
@@ -82,7 +95,7 @@ def run_tables(
         report = read(directory / level.report)
         benchmark = _benchmark(report, level)
         rows.append(
-            level_row(run, level, benchmark, report.guidellm_version, required, limits)
+            level_row(run, level, benchmark, report.guidellm_version, counters, limits)
         )
         requests.append(request_rows(level.level, benchmark))
     if not rows:
@@ -121,10 +134,10 @@ def level_row(
     level: LevelRun,
     report: LevelReport,
     guidellm_version: str,
-    required: Sequence[Mapping[str, Any]] = (),
+    required: Sequence[RequiredCounter] = (),
     limits: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Compute one row of levels.csv; `required` and `limits` as in `run_tables`.
+    """Compute one row of levels.csv; `required`: the counters that the arm requires; `limits` as in `run_tables`.
 
     For an imported report that did not keep every request, the row has the report's own statistics. For a run measured
     by this workflow, which keeps every request, raises LevelsError.
@@ -160,7 +173,7 @@ def level_row(
     visits, unshared = records.prompt_shares(
         run.workload, level.level, requests, window
     )
-    exercised = _is_exercised(run, required, level.counters)
+    activity = activity_at(run, level, required)
     row |= {
         **_identity(run, level),
         "window_start": start,
@@ -188,8 +201,8 @@ def level_row(
         "unshared_share": unshared,
         **(_goodput(judged, limits) if limits else {}),
         **_server_side(level.counters, received, run.kv_bytes_per_token or np.nan),
-        "exercised": exercised,
-        "activity": activity(run, exercised),
+        "exercised": activity.active,
+        "activity": activity_word(run, activity),
         "turns_seen": _turns_seen(report),
         "guidellm_version": guidellm_version,
     }
@@ -359,35 +372,6 @@ def _server_side(
 
 def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else np.nan
-
-
-def _is_exercised(
-    run: Run, required: Sequence[Mapping[str, Any]], counters: Mapping[str, Change]
-) -> bool | None:
-    """Return whether every counter that proves the arm active rose enough in this level; None without such counters.
-
-    Counters of tokens, and of their bytes, must rise by at least 0.5 % of the prompt tokens.
-    """
-    if not required:
-        return None
-    tokens = _LEAST_SERVED_SHARE * float(np.nan_to_num(looked_up_tokens(counters)))
-    least = {"tokens": tokens, "bytes": tokens * (run.kv_bytes_per_token or 0)}
-    return all(
-        entry["counter"] in counters
-        and counters[entry["counter"]].delta
-        >= max(entry.get("at_least", 1), least.get(entry.get("unit", ""), 0))
-        for entry in required
-    )
-
-
-def activity(run: Run, exercised: bool | None) -> str:
-    """Return "shown" or "none" if the counters prove the arm active or inactive in a level.
-
-    "not shown" for an arm with a tier, or with unread counters, if nothing was read; "" for others, such as a baseline.
-    """
-    if exercised is not None:
-        return "shown" if exercised else "none"
-    return "not shown" if run.cell.cpu_blocks or run.exercised.get("unread") else ""
 
 
 def _turns_seen(report: LevelReport) -> float:

@@ -94,10 +94,10 @@ class Exclusion(NamedTuple):
 class ComparedCell:
     """A comparison that is being computed.
 
-    `obstacle`: why it gets no verdict, "" if it may; `idle`: the arm was not active in any run, and is judged on what
-    it costs; `other_time`: the two were not measured in the same blocks; `evidence`: its inputs by name; `cells`: how
-    many cells were measured in its blocks; `runs_left_out`: side and number of each run that is left out, and
-    `left_out` the same in words.
+    `obstacle`: why it gets no verdict, "" if it may; `active`: whether enough runs were active, None if that is not
+    known of any; `idle`: the arm was not active in any run, and is judged on what it costs; `other_time`: the two were
+    not measured in the same blocks; `evidence`: its inputs by name; `cells`: how many cells were measured in its blocks;
+    `runs_left_out`: side and number of each run that is left out, and `left_out` the same in words.
     """
 
     arm: Cell
@@ -108,7 +108,7 @@ class ComparedCell:
     obstacle: str = ""
     left_out: str = ""
     runs_left_out: dict[tuple[Side, int], Exclusion] = field(default_factory=dict)
-    exercised: bool | None = None
+    active: bool | None = None
     idle: bool = False
     replicate: bool = False
     other_time: bool = False
@@ -135,7 +135,7 @@ class ComparedCell:
     @property
     def can_have_verdict(self) -> bool:
         """Whether the comparison can have a verdict."""
-        inactive = self.exercised is False and not self.idle
+        inactive = self.active is False and not self.idle
         return (
             self.contrast is not None
             and not self.obstacle
@@ -303,7 +303,7 @@ def _gather(
             cells[n].get((at, levels[n].get(at, 0)))
             for n, at in enumerate((arm_run, run))
         )
-        state = _is_active(ours), _is_active(theirs)
+        state = is_active(ours), is_active(theirs)
         gathered.arm_was_active |= bool(state[0])
         gaps = _gaps((arm_run, run), (ours, theirs), metric, missing)
         # Counters at rest do not show an idle arm where nothing was delivered.
@@ -341,7 +341,7 @@ def collect_values(
     gathered = _gather(entry, pairing, levels, cells, absent)
     rows, kept = gathered.rows, gathered.kept
     entry.idle = gathered.never_active
-    entry.exercised = not gathered.too_idle if gathered.states else None
+    entry.active = not gathered.too_idle if gathered.states else None
     entry.runs_left_out = gathered.exclusions(pairing)
     # The runs of a bridge have other numbers on the other side.
     numbered = set() if pairing.kind == "bridge" else rows.keys()
@@ -403,8 +403,11 @@ def _rows_of_pairs(
     return rows
 
 
-def _is_active(row: Mapping[str, Any] | None) -> bool | None:
-    """Whether the counters of a level show its tier active; None without a level, or without such counters."""
+def is_active(row: Mapping[str, Any] | pd.Series[Any] | None) -> bool | None:
+    """Return whether the arm was active, by a row of levels.csv or peak.csv; None without a row, or if it is not known.
+
+    It is what `analysis.levels.activity` decided of the level, or of all runs at the peak.
+    """
     if row is None or pd.isna(row["exercised"]):
         return None
     return bool(row["exercised"])
@@ -445,7 +448,7 @@ def refuse_unknown_latencies(
 
 
 def _activity(gathered: _PairedRuns) -> list[Evidence]:
-    """The evidence from the counters that prove arms active; none where there are no such counters."""
+    """The evidence from whether the arms were active; none where that is not known."""
     if gathered.never_active:
         return [Evidence("activity", "not active")]
     if not gathered.states:

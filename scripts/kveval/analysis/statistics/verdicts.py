@@ -83,7 +83,7 @@ def verdict(
 
 
 def _obstacle(entry: ComparedCell) -> tuple[str, str] | None:
-    if entry.exercised is False and not entry.idle:
+    if entry.active is False and not entry.idle:
         return NOT_EXERCISED, entry.evidence["activity"].reason
     if entry.replicate:
         return NOT_ASSESSED, REPLICATE

@@ -34,8 +34,8 @@ _CELL = re.compile(rf"(?<![\w/.-])([\w.-]+)/([A-Za-z][\w.+-]*)/({BLOCKS})(?![\w/
 class ReportPlan:
     """The cells and runs that the campaign asked for, and their settings.
 
-    `scenarios`: name -> title, baseline (None for a baseline itself) and `exercised`, the counters that prove the arm
-    active; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
+    `scenarios`: name -> title, baseline (None for a baseline itself) and `required`, the counters that the arm
+    requires; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
     named model, even if a miniature was served; `server_version`: the declared release. `goodput`: latency limits, see
     `analysis.levels.goodput`, and `prices`, see `analysis.costs`; empty if none are declared.
     """

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
 from kveval.analysis.cells import rows_of
+from kveval.analysis.levels.activity import CounterRise, activity_at, required_counters
 from kveval.analysis.system.ceilings import (
     RequestMeans,
     break_even_tokens,
@@ -25,7 +25,6 @@ from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import Tiers, tier_size_text, tiers_of
-from kveval.store.run_file import LevelRun
 
 GB = 1e9
 
@@ -121,7 +120,7 @@ def _notes(
 
 
 def activity_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Return the increase per level of the counters that prove an arm active, over levels and runs."""
+    """Return the rise per level of the counters that each arm requires, over levels and runs."""
     header = [
         "model",
         "arm",
@@ -133,41 +132,50 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
     header.append(f"not {measured.level_unit.heading}")
     rows = []
     for cell in plan.ordered_cells:
-        levels = [
-            level
+        required = required_counters(plan.scenarios[cell.scenario].get("required", ()))
+        activities = [
+            (level.level, activity_at(run, level, required))
             for run in measured.runs_of(cell)
             for level in run.levels
             if level.status == "ok"
         ]
-        for counter in (
-            plan.scenarios[cell.scenario].get("exercised", ()) if levels else ()
-        ):
-            rows.append([cell.model, cell.label, *_counter_cells(counter, levels)])
+        for place in range(len(required) if activities else 0):
+            rises = [(level, known.rises[place]) for level, known in activities]
+            rows.append([cell.model, cell.label, *_rise_cells(rises)])
     return Table(header, rows, frozenset({4}))
 
 
-def _counter_cells(counter: Mapping[str, Any], levels: Sequence[LevelRun]) -> list[str]:
-    """A counter that proves an arm active: its name, its limit, its increase, and the levels at which it rose less."""
-    name, needed = counter["counter"], counter.get("at_least", 1)
-    increases = [
-        level.counters[name].delta if name in level.counters else 0.0
-        for level in levels
-    ]
-    still = {
-        level.level
-        for level, increase in zip(levels, increases, strict=True)
-        if increase < needed
-    }
-    active = "in part" if still else "yes"
-    if max(increases) < needed:
-        active = "**no**"
+def _rise_cells(rises: Sequence[tuple[int, CounterRise]]) -> list[str]:
+    """A required counter: its name, what it needed, how much it rose, and the levels at which it rose too little.
+
+    `rises`: by level, over all runs.
+    """
+    first = rises[0][1]
+    needed = [rise.needed for _, rise in rises]
+    amounts = [rise.rise for _, rise in rises if rise.rise is not None]
+    too_little = {level for level, rise in rises if rise.enough is False}
     return [
-        f"`{name}`",
-        f"{needed:g} {counter.get('unit', '')}".strip(),
-        f"{min(increases):,.0f} to {max(increases):,.0f}",
-        active,
-        ", ".join(map(str, sorted(still))),
+        f"`{first.counter}`",
+        f"{_range_text(needed)} {first.unit}".strip(),
+        f"{min(amounts):,.0f} to {max(amounts):,.0f}" if amounts else "not recorded",
+        _active_text([rise.enough for _, rise in rises]),
+        ", ".join(map(str, sorted(too_little))),
     ]
+
+
+def _range_text(values: Sequence[float]) -> str:
+    low, high = f"{min(values):,.0f}", f"{max(values):,.0f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _active_text(enough: Sequence[bool | None]) -> str:
+    """Whether a counter rose enough, over levels and runs; "" where it is not known of any."""
+    known = {answer for answer in enough if answer is not None}
+    if known == {True}:
+        return "yes"
+    if known == {False}:
+        return "**no**"
+    return "in part" if known else ""
 
 
 _ACTIVITY = {

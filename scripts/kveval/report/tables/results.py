@@ -12,6 +12,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, kept_runs, rank_of
 from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.comparison import is_active
 from kveval.analysis.statistics.evidence import SEVERITIES
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
@@ -180,7 +181,7 @@ def _latency_means(rows: pd.DataFrame, *columns: str) -> str:
 
 
 def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
-    if pd.notna(peak["exercised"]) and not peak["exercised"]:
+    if is_active(peak) is False:
         yield "**the arm was not active**"
     failed = text_or_blank(peak["checks_failed"]).split(";")
     if any(failed):

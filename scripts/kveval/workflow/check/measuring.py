@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics.comparison import missing_value_reason, unfit_reason
+from kveval.analysis.statistics.comparison import (
+    is_active,
+    missing_value_reason,
+    unfit_reason,
+)
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
@@ -152,13 +154,12 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
     primed = {level.level: level.primed for level in read_run(place).levels}
     for row in table.to_dict("records"):
         level = int(row["level"])
-        proof = row.get("exercised")
-        if not (proof is None or pd.isna(proof) or bool(proof)):
+        named = {str(key): value for key, value in row.items()}
+        if is_active(named) is False:
             reasons.append(
                 f"{cell.path} run {run}: by its own counters the arm was not active"
             )
             values[cell, level, IDLE] = 1.0
-        named = {str(key): value for key, value in row.items()}
         facts = primed.get(level) or {}
         cold = (
             facts.get("prefixes", 0) / facts["seconds"]

@@ -14,6 +14,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+from kveval.analysis.levels.activity import activity_at
 from kveval.campaign.cell import Cell
 from kveval.workflow.command.cell_lookup import (
     LEVELS,
@@ -182,17 +183,32 @@ def _peak(row: Row) -> Document:
 
 
 def _activity(stored: StoredRun) -> list[Document]:
-    """Return the counters that prove the arm active in a run, by the whole run; none for an arm without a tier."""
-    return [
-        {
-            "run": stored.run.run,
-            "counter": proof["counter"],
-            "at_least": proof.get("at_least"),
-            "moved": proof.get("moved"),
-            "active": proof.get("exercised"),
-        }
-        for proof in stored.run.exercised.get("required", ())
+    """Return how much the counters that an arm requires rose in a run, over its levels; none for a baseline.
+
+    `active`: whether a counter rose enough at some level, None where it was not read.
+    """
+    required = stored.run.required_counters
+    activities = [
+        activity_at(stored.run, level)
+        for level in stored.run.levels
+        if level.status == "ok"
     ]
+    rows = []
+    for place, entry in enumerate(required):
+        rises = [activity.rises[place] for activity in activities]
+        amounts = [rise.rise for rise in rises if rise.rise is not None]
+        rows.append(
+            {
+                "run": stored.run.run,
+                "counter": entry.counter,
+                "at_least": min(
+                    (rise.needed for rise in rises), default=entry.at_least
+                ),
+                "moved": sum(amounts) if amounts else None,
+                "active": any(rise.enough for rise in rises) if amounts else None,
+            }
+        )
+    return rows
 
 
 def _checks(levels: Iterable[Row], source: CellFolder | None) -> list[Document]:
