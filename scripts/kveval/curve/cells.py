@@ -92,10 +92,12 @@ def curves_of(
     run: int = 1,
     reported_tokens: int | None = None,
     requests: int | None = None,
+    answer_s: float | None = None,
 ) -> CellCurves:
     """Return the curves of a level of a run, for its first `requests`, or, if None, for a load without end.
 
-    `reported_tokens`: size of the device as a server reported it, if the configuration does not give it.
+    `reported_tokens`: size of the device as a server reported it, if the configuration does not give it. `answer_s`:
+    as in `prompts_of`.
     """
     serving = serving_of(specification, reported_tokens)
     load = _Load(
@@ -106,6 +108,7 @@ def curves_of(
         serving.block,
         serving.servers,
         serving.by_prefix,
+        answer_s,
     )
     return _of_cell(specification, serving, partial(_curve, load))
 
@@ -165,6 +168,7 @@ class _Load(NamedTuple):
     block: int
     servers: int
     by_prefix: bool
+    answer_s: float | None
 
 
 @cache
@@ -174,7 +178,14 @@ def _curve(load: _Load, behind: tuple[int, int] | None = None) -> ReuseCurve:
 
 @lru_cache(maxsize=1)
 def _curves(load: _Load) -> ReuseCurves:
-    prompts = prompts_of(load.workload, load.level, load.run, load.block, load.requests)
+    prompts = prompts_of(
+        load.workload,
+        load.level,
+        load.run,
+        load.block,
+        load.requests,
+        answer_s=load.answer_s,
+    )
     each = split_by_server(prompts, load.servers, load.by_prefix)
     return ReuseCurves(each, load.block)
 
@@ -208,7 +219,7 @@ def worst_order_is_assumed(workload: Workload) -> bool:
 
 
 def assumed_answer_s(workload: Workload) -> float:
-    """Return the seconds that an answer is taken to last where users pause after it, until requests were sent.
+    """Return the seconds from a question to the end of its answer, until they were measured: 20 ms a token.
 
     Where answers last longer, more of other users' questions come between two of one user.
     """
@@ -222,17 +233,21 @@ def prompts_of(
     block_tokens: int,
     requests: int | None = None,
     order: Sequence[tuple[int, int]] | None = None,
+    answer_s: float | None = None,
 ) -> Prompts:
     """Return the requests of a level of a run in order of arrival, the first `requests` if given.
 
     `order`: conversations, numbered as they began, and their turns, in the order in which they were sent; drawn if None.
+    `answer_s`: seconds from a question to the end of its answer, where users pause after it; None for an assumed time.
 
     Without that number: of a trace those of the level's time, or all in a closed loop; of other loads enough to
     visit nearly every prefix, and then those that count.
     """
     if workload.profile not in workloads.REPLAYS:
         seed = _seed(workload, level, run)
-        return _conversations(workload, level, seed, block_tokens, requests, order)
+        return _conversations(
+            workload, level, seed, block_tokens, requests, order, answer_s
+        )
     return Prompts.of_rows(
         _rows(workload, level, run)[:requests], traces.block_tokens(workload, level)
     )
@@ -366,6 +381,7 @@ def _conversations(
     block_tokens: int,
     requests: int | None = None,
     order: Sequence[tuple[int, int]] | None = None,
+    answer_s: float | None = None,
 ) -> Prompts:
     """Conversations over shared prefixes, as many at once as there are streams, with alternating turns.
 
@@ -393,7 +409,8 @@ def _conversations(
         sent.append((number, drawn, prefix, 0))
     choices = _choices(count, workload.prefix_zipf)
     prefix_of: dict[int, int] = {}
-    for number, turn in order or _turns(workload, level, seed, total - primed):
+    drawn_order = _turns(workload, level, seed, total - primed, answer_s)
+    for number, turn in order or drawn_order:
         if requests is not None and len(sent) >= total:
             break
         # Drawn in the order in which conversations begin.
@@ -427,14 +444,18 @@ def _conversations(
 
 
 def _turns(
-    workload: Workload, level: int, seed: int, conversations: int
+    workload: Workload,
+    level: int,
+    seed: int,
+    conversations: int,
+    answer_s: float | None,
 ) -> Iterator[tuple[int, int]]:
     """Conversations, numbered from 0 on, and their turns, in the order in which they are sent."""
     if workload.profile != "users":
         streams = workloads.streams_at(workload, level) or 1
         yield from _alternating(streams, workload.turns, conversations)
         return
-    for number, turn, _ in _of_users(workload, level, seed, conversations):
+    for number, turn, _ in _of_users(workload, level, seed, conversations, answer_s):
         yield number, turn
 
 
@@ -458,12 +479,14 @@ def _of_users(
     level: int,
     seed: int,
     conversations: int | None = None,
+    answer_s: float | None = None,
 ) -> Iterator[tuple[int, int, float]]:
     """Conversations and turns of users in order of time, each with the seconds of the pause after its answer.
 
-    As kveval.load.loadside has GuideLLM send them, see `assumed_answer_s`; without end, or so many `conversations`.
+    As kveval.load.loadside has GuideLLM send them; without end, or so many `conversations`. `answer_s` as in `prompts_of`.
     """
-    answer_s = assumed_answer_s(workload)
+    if answer_s is None:
+        answer_s = assumed_answer_s(workload)
     numbers = itertools.count() if conversations is None else range(conversations)
     left = iter(numbers)
     # The time of a question, its user, its conversation and its turn.

@@ -17,13 +17,13 @@ from kveval.campaign.specification import Specification
 from kveval.configuration.config import Config
 from kveval.curve.cells import (
     NOTHING_POINTS,
-    assumed_answer_s,
     needed_sizes,
     order_is_assumed,
     worst_order_is_assumed,
 )
 from kveval.load import levels as workloads
 from kveval.stacks.tier_layout import needed_size
+from kveval.workflow.planning.answer_times import AnswerTime
 from kveval.workflow.planning.curves import LevelCurves, level_curves
 from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.loading import loading_lines
@@ -161,9 +161,8 @@ def load_lines(config: Config) -> Iterator[str]:
         yield "Approximate: assumes that the conversations of a closed loop take their turns strictly one after the"
         yield "other, the worst order for a cache that drops what was used least recently: it may serve more."
     if workloads.has_pauses(workload):
-        answer_s = assumed_answer_s(workload)
-        yield f"Approximate: assumes that an answer takes {answer_s:.3g} s; with the pauses, that decides whose questions"
-        yield "come between two of one user."
+        yield "Approximate: the pauses, and how long answers take, decide whose questions come between two of one user."
+        yield "All answers of an arm are taken to last equally long."
 
 
 def level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
@@ -172,6 +171,7 @@ def level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     unit = workloads.level_unit(workload)
     yield ""
     yield f"{curves.model}, {curves.level} {unit}"
+    yield from _answer_lines(curves)
     worst = max(
         (found.device, *(one.tier for one in curves.cells.values() if one.tier)),
         key=lambda one: one.error,
@@ -219,6 +219,28 @@ def level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     )
     what = "cache serves" if found.tier is None else "tier adds"
     yield f"  Of what any {what}, {100 * (curve.ceiling - curve.base):.1f} points: {steps}"
+
+
+def _answer_lines(curves: LevelCurves) -> Iterator[str]:
+    """Yield how long answers take, where users pause after them, and what that rests on."""
+    by_source: dict[str, dict[str, list[str]]] = {}
+    for cell, answer in curves.answers.items():
+        arm = cell.arm if cell.cpu_blocks else cell.scenario
+        times = by_source.setdefault(answer.source, {})
+        times.setdefault(_seconds(answer), []).append(arm)
+    for source, times in by_source.items():
+        each = [f"{time} s in {', '.join(arms)}" for time, arms in times.items()]
+        if len(by_source) == len(each) == 1:
+            each = [f"{time} s" for time in times]
+        yield f"  answers of {'; '.join(each)}, {source}"
+
+
+def _seconds(answer: AnswerTime) -> str:
+    least, most = (
+        f"{seconds:,.1f}" if seconds >= 1 else f"{seconds:.2g}"
+        for seconds in (answer.least_s, answer.most_s)
+    )
+    return least if least == most else f"{least} to {most}"
 
 
 def _device_lines(curves: LevelCurves) -> Iterator[str]:

@@ -1,13 +1,16 @@
 """The shares that caches of a campaign's sizes, and of others, would serve."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification
 from kveval.configuration.config import Config
 from kveval.curve.cells import CellCurves, block_count, curves_of
+from kveval.curve.curve import ReuseCurve
+from kveval.workflow.planning.answer_times import AnswerTime, answer_times
 from kveval.workflow.planning.devices import DeviceSize, first_device
 from kveval.workflow.planning.stored import StoreIndex
 
@@ -18,8 +21,8 @@ Range = tuple[float, float]
 class LevelCurves:
     """The cells of a model at a level, each with its curves, in the order of the matrix; none if it was left out.
 
-    `device`: the size of its servers' devices, None if not known; `bounds`: where that is an estimate, the curves with
-    the least and the most that the device may hold.
+    `device`: the size of its servers' devices, None if not known; `answers`: how long answers take, where users pause;
+    `bounds`: the curves with the least and the most of both, where they are not certain.
     """
 
     model: str
@@ -27,6 +30,7 @@ class LevelCurves:
     cells: dict[Cell, CellCurves]
     device: DeviceSize | None = None
     bounds: tuple[Mapping[Cell, CellCurves], ...] = ()
+    answers: Mapping[Cell, AnswerTime] = field(default_factory=dict)
 
     @property
     def widest(self) -> CellCurves:
@@ -41,8 +45,21 @@ class LevelCurves:
         """Least and largest share that the device alone serves, as it may be large; None if its size is not known."""
         if self.device is None:
             return None
-        low, *_, high = self.widest.device.shares(self.device.bounds)
-        return low, high
+        curves = self._each(self._without_tier)
+        shares = [one.device.shares(self.device.bounds) for one in curves]
+        return min(low for low, *_ in shares), max(high for *_, high in shares)
+
+    @property
+    def working_set_curves(self) -> list[ReuseCurve]:
+        """The curves of the device alone, for every order of requests that is possible."""
+        every = (self.cells, *self.bounds)
+        return [one.device for cells in every for one in cells.values()]
+
+    @property
+    def _without_tier(self) -> Cell:
+        """The first cell without a tier, else the first."""
+        tierless = (cell for cell in self.cells if not cell.cpu_blocks)
+        return next(tierless, next(iter(self.cells)))
 
     def hit_share_range(self, cell: Cell) -> Range | None:
         """Least and largest share that a cell's device and tier serve; None if the device's size is not known."""
@@ -93,7 +110,8 @@ def level_curves(
                     continue
                 most_blocks -= blocks
                 counted.append(computation)
-            yield _at_level(model, specifications, level, device)
+            answers = answer_times(config, [*specifications], level, store)
+            yield _at_level(model, specifications, level, device, answers)
 
 
 def _at_level(
@@ -101,26 +119,42 @@ def _at_level(
     specifications: Mapping[Cell, Specification],
     level: int,
     device: DeviceSize | None,
+    answers: Mapping[Cell, AnswerTime],
 ) -> LevelCurves:
-    def curves(tokens: int | None) -> dict[Cell, CellCurves]:
+    def curves(tokens: int | None, least: bool) -> dict[Cell, CellCurves]:
         return {
-            cell: curves_of(one, level, reported_tokens=tokens)
+            cell: curves_of(
+                one,
+                level,
+                reported_tokens=tokens,
+                answer_s=_answer_s(answers.get(cell), least),
+            )
             for cell, one in specifications.items()
         }
 
-    found = LevelCurves(
-        model, level, curves(None if device is None else device.tokens), device
-    )
+    tokens = None if device is None else device.tokens
+    uncertain = any(one.least_s < one.most_s for one in answers.values())
+    ends = (True, False) if uncertain else (True,)
+    first, *others = [curves(tokens, least) for least in ends]
+    found = LevelCurves(model, level, first, device, tuple(others), answers)
     if device is None:
         return found
     if not device.estimated:
         # Of models with several kinds of layers, what a device holds is not what its server reports.
         held = found.widest.device_tokens or 0
         exact = device._replace(tokens=held, low_tokens=held, high_tokens=held)
-        return LevelCurves(model, level, found.cells, exact)
-    alone = found.widest.device
-    if alone.share(device.low_tokens) == alone.ceiling:
+        return replace(found, device=exact)
+    alone = found.working_set_curves
+    if all(one.share(device.low_tokens) == one.ceiling for one in alone):
         # The least that it may hold serves everything: a tier adds nothing, whatever the device's size.
         return found
-    bounds = curves(device.low_tokens), curves(device.high_tokens)
-    return LevelCurves(model, level, found.cells, device, bounds)
+    sizes = (device.low_tokens, device.high_tokens)
+    # The order of requests is drawn anew for each answer time, so that changes last.
+    bounds = [curves(size, least) for least, size in itertools.product(ends, sizes)]
+    return replace(found, bounds=tuple(bounds))
+
+
+def _answer_s(answer: AnswerTime | None, least: bool) -> float | None:
+    if answer is None:
+        return None
+    return answer.least_s if least else answer.most_s

@@ -117,8 +117,9 @@ def _pays(
 
 
 def _working_set(curves: LevelCurves) -> int:
-    """Return the tokens of a cache that holds what is repeated; 0 if nothing is."""
-    return curves.widest.device.size_for(_WORKING_PART) or 0
+    """Return the tokens of a cache that holds what is repeated, however long answers take; 0 if nothing is."""
+    each = (curve.size_for(_WORKING_PART) or 0 for curve in curves.working_set_curves)
+    return max(each)
 
 
 def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
@@ -162,7 +163,9 @@ def _until(config: Config, levels: Sequence[LevelCurves], device: DeviceSize) ->
         doubled = config.specification(next(iter(last.cells))).with_workload(
             levels=(other,)
         )
-        needed = curves_of(doubled, other).device.size_for(_WORKING_PART) or 0
+        longest_s = max((one.most_s for one in last.answers.values()), default=None)
+        curve = curves_of(doubled, other, answer_s=longest_s).device
+        needed = curve.size_for(_WORKING_PART) or 0
     outgrown = _outgrown_at((last.level, _working_set(last)), (other, needed), device)
     unit = workloads.level_unit(workload)
     return f"; from about {outgrown} {unit} on it does not" if outgrown else ""

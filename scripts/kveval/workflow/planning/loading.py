@@ -107,6 +107,16 @@ def loadings(config: Config, model: str, store: StoreIndex) -> dict[str, list[Lo
     return found
 
 
+def compute_time(
+    config: Config, cell: Cell, store: StoreIndex
+) -> tuple[ComputeTime, str] | None:
+    """Return the most that a cell's server takes to compute a prompt, and what that rests on; None if not known."""
+    specification = config.specification(cell)
+    *_, of_model = store.like(specification.to_json())
+    times = _compute(config, specification, _of_one_machine(of_model))
+    return None if times is None else (times.slow, times.source)
+
+
 def loading_lines(config: Config, store: StoreIndex) -> Iterator[str]:
     """Yield a line for each model and tier: from how many tokens on it beats computing; if unknown, what would tell."""
     models = dict.fromkeys(cell.model for cell in config.cells)
