@@ -107,7 +107,9 @@ def problems_of(
 ) -> list[ConfigProblem]:
     """Convert pydantic's errors to problems in terms of the configuration's files."""
     found: dict[str, ConfigProblem] = {}
-    for detail in error.errors(include_url=False):
+    details = error.errors(include_url=False)
+    outside = {_in_file(detail["loc"], raw, missing=True)[:-1] for detail in details}
+    for detail in details:
         if (
             detail["type"] == "too_short"
             and len(detail["input"]) >= detail["ctx"]["min_length"]
@@ -115,6 +117,9 @@ def problems_of(
             # Too short only because invalid items, which have errors of their own, do not count.
             continue
         location = _in_file(detail["loc"], raw, missing=detail["type"] == "missing")
+        if location in outside and isinstance(detail["input"], Mapping):
+            # Not what the first alternative takes, but another one has errors inside of it.
+            continue
         key = _dotted(location, prefix)
         problem = ConfigProblem(file, key, *_explain(detail, location, kind))
         earlier = found.get(key)

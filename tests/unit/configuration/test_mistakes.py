@@ -55,6 +55,23 @@ def test_what_does_not_go_together_is_reported_at_once_in_the_server_and_beyond_
     }
 
 
+@pytest.mark.parametrize(
+    ("pause_s", "keys"),
+    [
+        ({"mean": 20}, ["pause_s.stdev"]),
+        ({"mean": 20, "stdev": -1}, ["pause_s.stdev"]),
+        ("long", ["pause_s"]),
+    ],
+)
+def test_a_mistake_inside_a_mapping_is_not_also_one_of_the_mapping(
+    tmp_path, pause_s, keys
+):
+    users = {"profile": "users", "levels": [6], "turns": 2, "prompt_tokens": 10}
+    users |= {"output_tokens": 10, "seconds": 30, "seed": 1, "pause_s": pause_s}
+    named = problems(tmp_path, changed(("workloads", "users"), users))
+    assert [key.removeprefix("users.") for _, key in named] == keys
+
+
 def test_all_mistakes_of_all_files_are_reported_at_once(tmp_path):
     files = changed(("models", "Qwen3-0.6B", "geometry", "kv_hads"), 8)
     files = changed(("models", "Qwen3-14B", "extends"), "Qwen3-9B", files)

@@ -262,6 +262,25 @@ def test_models_have_the_sizes_of_their_caches(folder: Path) -> None:
     assert "224 KiB" in kveval("models").stdout
 
 
+def test_models_have_an_estimate_of_what_the_campaigns_gpu_holds(folder: Path) -> None:
+    files = folder / "config"
+    campaign = yaml.safe_load((files / "config.yaml").read_text())
+    assert "estimated for" not in kveval("models").stdout
+    campaign |= {"gpu": "H100", "hardware": "H100"}
+    server = {"vllm": "0.32.0", "guidellm": "0.8.1", "lmcache": "0.5.6"}
+    campaign["server"] = server | {"weights": "full"}
+    (files / "config.yaml").write_text(yaml.safe_dump(campaign))
+    models = json.loads(kveval("models", "--json").stdout)["models"]
+    devices = {one["model"]: one.get("device") for one in models}
+    estimate = devices["Qwen3-8B"]
+    assert estimate["low_tokens"] < estimate["tokens"] < estimate["high_tokens"]
+    assert "of H100 x 0." in estimate["source"]
+    # Its layers are of several kinds.
+    assert devices["gpt-oss-20b"] is None
+    text = kveval("models").stdout
+    assert "estimated for H100" in text and f"{estimate['low_tokens']:,}" in text
+
+
 def test_models_have_their_caches_by_dtype_and_ranks(folder: Path) -> None:
     sizes = json.loads(kveval("models", "--json").stdout)["kv_sizes"]
     rows = {(row["model"], row["kv_dtype"], *row["ranks"]): row for row in sizes}

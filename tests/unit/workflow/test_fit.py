@@ -1,6 +1,7 @@
 """The first line of a plan and of the curves: whether the load fits the device, so that no tier pays."""
 
 import copy
+import math
 
 import pytest
 from tests.support.config_files import CONFIG, GPU_SERVER, RAW, load
@@ -22,8 +23,10 @@ CONVERSATION = {
 }
 
 
-def verdict(folder, levels, *, keys=None, sizes=(3000,), **workload):
-    """Return the lines for a campaign with tiers of these blocks, at these numbers of streams."""
+def campaign(
+    folder, levels, *, keys=None, sizes=(3000,), arm="native-offload", **workload
+):
+    """Return a campaign with tiers of these blocks, at these numbers of streams."""
     raw = copy.deepcopy(RAW)
     raw["workloads"]["fit"] = {**CONVERSATION, "levels": list(levels), **workload}
     raw["config"] |= {"server": GPU_SERVER, "workload": "fit", "device_gib": 8}
@@ -31,9 +34,14 @@ def verdict(folder, levels, *, keys=None, sizes=(3000,), **workload):
     models = ["Qwen3-0.6B"]
     raw["config"]["matrix"] = [
         {"models": models, "scenarios": ["no-offload"], "cpu_blocks": [0]},
-        {"models": models, "scenarios": ["native-offload"], "cpu_blocks": list(sizes)},
+        {"models": models, "scenarios": [arm], "cpu_blocks": list(sizes)},
     ]
-    config, store = load(folder, raw), StoreIndex({})
+    return load(folder, raw)
+
+
+def verdict(folder, levels, **changes):
+    """Return the lines for a campaign as `campaign` makes it."""
+    config, store = campaign(folder, levels, **changes), StoreIndex({})
     return list(fit_lines(config, list(level_curves(config, store)), store))
 
 
@@ -176,3 +184,41 @@ def test_a_load_with_too_many_requests_for_a_plan_is_left_to_the_curve(tmp_path)
     (line,) = fit_lines(config, list(level_curves(config, store, 1000)), store)
     assert "kveval curve computes whether a tier can pay" in line
     assert "conversations in progress have 22,080 tokens at 10 streams" in line
+
+
+def test_sizes_for_lmcache_allow_for_the_part_of_the_tier_that_is_used(tmp_path):
+    config = campaign(tmp_path, [40], sizes=(8000,), arm="lmcache-local")
+    store = StoreIndex({})
+    (curves,) = level_curves(config, store)
+    (cell,) = [cell for cell in curves.cells if cell.cpu_blocks]
+    tokens = max(one.tier.size_for(0.99) for one in curves.possible(cell))
+    least = curves.cells[cell].usable[0]
+    assert least < 0.7
+    size = needed_size([config.specification(cell)], math.ceil(tokens / least), 40)
+    (line, *_) = fit_lines(config, [curves], store)
+    assert f" points with {size}; the load needs " in line
+
+
+def test_arms_with_devices_of_their_own_have_a_line_each(tmp_path):
+    raw = copy.deepcopy(RAW)
+    raw["workloads"]["fit"] = {**CONVERSATION, "levels": [10]}
+    raw["scenarios"]["uncached"] = {
+        "extends": "native-offload",
+        "args": ["--no-enable-prefix-caching"],
+    }
+    raw["config"] |= {"server": GPU_SERVER, "workload": "fit", "device_gib": 8}
+    raw["config"]["matrix"] = [
+        {
+            "models": ["Qwen3-0.6B"],
+            "scenarios": [name],
+            "cpu_blocks": [8000],
+        }
+        for name in ("uncached", "native-offload")
+    ]
+    config, store = load(tmp_path, raw), StoreIndex({})
+    every = list(level_curves(config, store))
+    uncached, cached = fit_lines(config, every, store)
+    assert uncached.startswith("Qwen3-0.6B with uncached: a tier can pay, at 10")
+    assert uncached.endswith("the device holds nothing for later requests")
+    assert cached.startswith("Qwen3-0.6B with native-offload: it fits: no tier pays")
+    assert "the device holds about 4" in cached

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 
 from rich.console import Console
 from rich.table import Table
 
 from kveval.campaign.catalogue import Model
+from kveval.campaign.device_estimate import DeviceEstimate
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.workflow.command.campaign import CampaignContext
@@ -71,16 +72,22 @@ def show_models(context: CampaignContext, *, as_json: bool) -> None:
     )
     caches = _cache_rows(context, [size.model for size in sizes])
     by_dtype = list(kv_sizes(context.config.catalogue.models))
+    devices = _device_estimates(context, [size.model for size in sizes])
     if as_json:
         rows = [asdict(size) for size in sizes]
         for row in rows:
             if row["model"] in caches:
                 row["tier"] = asdict(caches[row["model"]])
+            if row["model"] in devices:
+                row["device"] = devices[row["model"]]._asdict()
         print_document({"models": rows, "kv_sizes": [size.values for size in by_dtype]})
         return
     width = max(shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH)
     console = Console(width=width, highlight=False)
     console.print(_table(sizes))
+    if devices:
+        console.print()
+        console.print(_device_table(context, devices))
     console.print()
     console.print(kv_size_table(by_dtype))
     if caches:
@@ -106,6 +113,40 @@ def _cache_rows(
         if cache is not None:
             caches[name] = cache
     return caches
+
+
+def _device_estimates(
+    context: CampaignContext, models: Sequence[str]
+) -> dict[str, DeviceEstimate]:
+    """Return what the device of one server of the campaign's GPU holds of each model that has an estimate."""
+    config = context.config
+    tierless = [cell for cell in config.cells if not cell.cpu_blocks]
+    if config.gpu is None or not tierless:
+        return {}
+    cells = {name: replace(tierless[0], model=name) for name in models}
+    estimates = {name: config.device_estimate(cell) for name, cell in cells.items()}
+    return {name: one for name, one in estimates.items() if one is not None}
+
+
+def _device_table(
+    context: CampaignContext, devices: Mapping[str, DeviceEstimate]
+) -> Table:
+    name = context.config.gpu[0] if context.config.gpu else ""
+    title = (
+        f"What the device of one server holds, estimated for {name} (docs/tier-size.md)"
+    )
+    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+    table.add_column("model", no_wrap=True)
+    for heading in ("tokens", "at least", "at most"):
+        table.add_column(heading, justify="right")
+    for model, estimate in devices.items():
+        numbers = (estimate.tokens, estimate.low_tokens, estimate.high_tokens)
+        fits = estimate.tokens > 0
+        table.add_row(
+            model,
+            *(f"{tokens:,}" if fits else "no room" for tokens in numbers),
+        )
+    return table
 
 
 def _table(sizes: Sequence[ModelSize]) -> Table:

@@ -306,6 +306,9 @@ def _answer(
 
 def _predicted(benefit: Benefit) -> str:
     gain, ttft = benefit.throughput_percent, benefit.ttft_ms_p50
+    if gain.low == gain.high:
+        # Only what the device and the tier serve is simulated, and a tier's copies.
+        return "no gain: it serves nothing more; what it costs by being there is not predicted, and a run measures it"
     text = (
         f"throughput {_ranged(gain, '+.0f')} %, TTFT p50 {_ranged(ttft, ',.0f')} ms, "
     )

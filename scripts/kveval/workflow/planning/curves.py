@@ -45,7 +45,7 @@ class LevelCurves:
         """Least and largest share that the device alone serves, as it may be large; None if its size is not known."""
         if self.device is None:
             return None
-        curves = self._each(self._without_tier)
+        curves = self.possible(self._without_tier)
         shares = [one.device.shares(self.device.bounds) for one in curves]
         return min(low for low, *_ in shares), max(high for *_, high in shares)
 
@@ -63,7 +63,7 @@ class LevelCurves:
 
     def hit_share_range(self, cell: Cell) -> Range | None:
         """Least and largest share that a cell's device and tier serve; None if the device's size is not known."""
-        ranges = [curves.hit_share_range for curves in self._each(cell)]
+        ranges = [curves.hit_share_range for curves in self.possible(cell)]
         known = [share for share in ranges if share is not None]
         if not known:
             return None
@@ -71,11 +71,12 @@ class LevelCurves:
 
     def adds_range(self, cell: Cell) -> Range | None:
         """Percentage points that a cell's tier adds, at least and at most; None if the device's size is not known."""
-        points = [curves.adds_points for curves in self._each(cell)]
+        points = [curves.adds_points for curves in self.possible(cell)]
         known = [value for value in points if value is not None]
         return (min(known), max(known)) if known else None
 
-    def _each(self, cell: Cell) -> list[CellCurves]:
+    def possible(self, cell: Cell) -> list[CellCurves]:
+        """Return a cell's curves, and those with the least and the most of what is not certain."""
         return [self.cells[cell], *(bound[cell] for bound in self.bounds)]
 
 

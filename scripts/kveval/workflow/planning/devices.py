@@ -18,6 +18,7 @@ class DeviceSize(NamedTuple):
     high_tokens: int
     source: str
     estimated: bool = False
+    configured: bool = False
 
     def __str__(self) -> str:
         if not self.high_tokens:
@@ -36,10 +37,10 @@ def device_size(config: Config, cell: Cell, store: StoreIndex) -> DeviceSize | N
     """Return the size of the device of a cell's servers; None if it is neither given, nor reported, nor estimated."""
     specification = config.specification(cell)
     if not serves_from_device(specification):
-        return DeviceSize(0, 0, 0, "its prefix cache is off")
+        return DeviceSize(0, 0, 0, "its prefix cache is off", configured=True)
     given = specification.budget.device_tokens
     if given is not None:
-        return DeviceSize(given, given, given, "as configured")
+        return DeviceSize(given, given, given, "as configured", configured=True)
     run = reported_device(specification, store)
     reported = device_tokens(run)
     if run is not None and reported is not None:
@@ -55,8 +56,10 @@ def device_size(config: Config, cell: Cell, store: StoreIndex) -> DeviceSize | N
 def first_device(
     config: Config, cells: Iterable[Cell], store: StoreIndex
 ) -> DeviceSize | None:
-    """Return the size of the device for the first of the cells where it is known, one that is no estimate before all."""
+    """Return the size of the device for the first of the cells where it is known, one that is no estimate before others.
+
+    Sizes that cells are configured with come last: they are those cells' own, whatever this returns.
+    """
     sizes = [device_size(config, cell, store) for cell in cells]
     known = [size for size in sizes if size is not None]
-    certain = [size for size in known if not size.estimated]
-    return next(iter([*certain, *known]), None)
+    return min(known, key=lambda one: (one.configured, one.estimated), default=None)

@@ -1,12 +1,14 @@
 """Whether a campaign's load fits the device, so that no tier pays; else from which size or level on one may."""
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.configuration.reuse import reuse_of
-from kveval.curve.cells import NOTHING_POINTS, curves_of
-from kveval.curve.curve import ReuseCurve
+from kveval.curve.cells import NOTHING_POINTS, CellCurves, curves_of
 from kveval.load import levels as workloads
 from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import LevelCurves
@@ -33,15 +35,42 @@ def fit_lines(
         ]
         cells = [cell for cell in config.cells if cell.model == model]
         if levels:
-            device = levels[0].device
-            yield f"{model}: {_verdict(config, levels, device, store)}"
-            yield from _mirrors(config, levels, device)
+            yield from _model_lines(config, model, levels, store)
             continue
         device = first_device(config, cells, store)
         if device is None:
             yield f"{model}: {_unknown(config, cells[0])}"
         elif any(curves.model == model for curves in all_curves):
             yield f"{model}: {_left_to_curve(config, cells[0], device)}"
+
+
+def _model_lines(
+    config: Config, model: str, levels: Sequence[LevelCurves], store: StoreIndex
+) -> Iterator[str]:
+    """Yield the lines of a model: one verdict for each size of the device that its arms are configured with."""
+    arms: dict[int | None, list[Cell]] = {}
+    for cell, curves in levels[0].cells.items():
+        if cell.cpu_blocks:
+            arms.setdefault(curves.device_tokens, []).append(cell)
+    for tokens, cells in arms.items():
+        alike = [_with_tiers(curves, cells, tokens) for curves in levels]
+        scenarios = ", ".join(dict.fromkeys(cell.scenario for cell in cells))
+        name = f"{model} with {scenarios}" if len(arms) > 1 else model
+        device = alike[0].device
+        yield f"{name}: {_verdict(config, alike, device, store)}"
+        yield from _mirrors(config, alike, device)
+
+
+def _with_tiers(
+    curves: LevelCurves, cells: Sequence[Cell], tokens: int | None
+) -> LevelCurves:
+    """Return the curves of these cells alone, whose devices hold `tokens`, None if not known."""
+    device = curves.device
+    if device is not None and tokens is not None and tokens != device.tokens:
+        device = DeviceSize(tokens, tokens, tokens, "as configured", configured=True)
+    of_cells = {cell: curves.cells[cell] for cell in cells}
+    bounds = tuple({cell: bound[cell] for cell in cells} for bound in curves.bounds)
+    return replace(curves, cells=of_cells, device=device, bounds=bounds)
 
 
 def _left_to_curve(config: Config, cell: Cell, device: DeviceSize) -> str:
@@ -128,27 +157,45 @@ def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
     Where the device's size is an estimate, these sizes suffice for all of its range.
     """
     specifications = [config.specification(cell) for cell in curves.cells]
-    every = [curves.cells, *curves.bounds]
-    tiers = [
-        served.tier
-        for cells in every
-        for served in cells.values()
-        if served.tier is not None and served.tier_tokens
+    sizes = [
+        size
+        for cell in curves.cells
+        if cell.cpu_blocks
+        and (size := _sizes_of_arm(curves.possible(cell))) is not None
     ]
-    least = [size for tier in tiers if (size := _size_adding(tier)) is not None]
-    if not least:
+    if not sizes:
         return None
-    full = [size for tier in tiers if (size := tier.size_for(_WORKING_PART))]
-    points = max(100 * (tier.ceiling - tier.base) for tier in tiers)
+    points = max(size.points for size in sizes)
     first, last = (
-        needed_size(specifications, max(sizes), curves.level) for sizes in (least, full)
+        needed_size(specifications, min(tokens), curves.level)
+        for tokens in zip(*(size.tokens for size in sizes), strict=True)
     )
     return f"{first}, and adds up to {points:.1f} points with {last}"
 
 
-def _size_adding(tier: ReuseCurve) -> int | None:
-    gain = 100 * (tier.ceiling - tier.base)
-    return tier.size_for(NOTHING_POINTS / gain) if gain >= NOTHING_POINTS else None
+class _SizesOfArm(NamedTuple):
+    """Tokens with which a tier of an arm adds anything, and nearly all that any size adds, and the most that adds."""
+
+    tokens: tuple[int, int]
+    points: float
+
+
+def _sizes_of_arm(possible: Sequence[CellCurves]) -> _SizesOfArm | None:
+    """Return the sizes that suffice, whichever curves hold and how little of the tier is used; None if none adds anything."""
+    first, full, points = 0, 0, 0.0
+    for curves in possible:
+        gain = 0.0
+        if curves.tier is not None:
+            gain = 100 * (curves.tier.ceiling - curves.tier.base)
+        if curves.tier is None or gain < NOTHING_POINTS:
+            continue
+        used = curves.usable[0]
+        adding, most = (
+            math.ceil((curves.tier.size_for(part) or 0) / used)
+            for part in (NOTHING_POINTS / gain, _WORKING_PART)
+        )
+        first, full, points = max(first, adding), max(full, most), max(points, gain)
+    return _SizesOfArm((first, full), points) if points else None
 
 
 def _until(config: Config, levels: Sequence[LevelCurves], device: DeviceSize) -> str:
