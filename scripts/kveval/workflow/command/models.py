@@ -85,9 +85,14 @@ def show_models(context: CampaignContext, *, as_json: bool) -> None:
     width = max(shutil.get_terminal_size((120, 24)).columns, _LEAST_WIDTH)
     console = Console(width=width, highlight=False)
     console.print(_table(sizes))
-    if devices:
+    if devices and context.config.gpu is not None:
         console.print()
-        console.print(_device_table(context, devices))
+        console.print(
+            "What the device of one server holds, in tokens, estimated for"
+            f" {context.config.gpu[0]} (docs/tier-size.md)",
+            soft_wrap=True,
+        )
+        console.print(_device_table(devices))
     console.print()
     console.print(kv_size_table(by_dtype))
     if caches:
@@ -128,16 +133,10 @@ def _device_estimates(
     return {name: one for name, one in estimates.items() if one is not None}
 
 
-def _device_table(
-    context: CampaignContext, devices: Mapping[str, DeviceEstimate]
-) -> Table:
-    name = context.config.gpu[0] if context.config.gpu else ""
-    title = (
-        f"What the device of one server holds, estimated for {name} (docs/tier-size.md)"
-    )
-    table = Table(box=None, pad_edge=False, title=title, title_justify="left")
+def _device_table(devices: Mapping[str, DeviceEstimate]) -> Table:
+    table = Table(box=None, pad_edge=False)
     table.add_column("model", no_wrap=True)
-    for heading in ("tokens", "at least", "at most"):
+    for heading in ("about", "at least", "at most"):
         table.add_column(heading, justify="right")
     for model, estimate in devices.items():
         numbers = (estimate.tokens, estimate.low_tokens, estimate.high_tokens)

@@ -59,23 +59,22 @@ def _answer_time(
     measured: Mapping[Cell, _Measured],
     store: StoreIndex,
 ) -> AnswerTime:
+    own = measured.get(cell)
+    if own is not None:
+        return AnswerTime(own.answer_s, own.answer_s, "as measured in runs of the same")
     base = config.last_baseline(cell)
-    sources = [one for one in (cell, base, *measured) if one in measured]
-    if not sources:
-        return _assumed(config, cell, store)
-    source = sources[0]
-    times = measured[source]
-    if source == cell:
-        return AnswerTime(
-            times.answer_s, times.answer_s, "as measured in runs of the same"
-        )
-    if source == base:
+    if base is not None and base in measured:
+        times = measured[base]
         # A tier can spare a request no more than its time to the first token.
         text = (
             f"as measured in {base.path}, without and with the time to the first token"
         )
         return AnswerTime(times.tokens_s, times.answer_s, text)
-    return AnswerTime(times.answer_s, times.answer_s, f"as measured in {source.path}")
+    for other, times in measured.items():
+        return AnswerTime(
+            times.answer_s, times.answer_s, f"as measured in {other.path}"
+        )
+    return _assumed(config, cell, store)
 
 
 def _assumed(config: Config, cell: Cell, store: StoreIndex) -> AnswerTime:
