@@ -21,6 +21,7 @@ from kveval.report.data.campaign import (
 )
 from kveval.report.data.comparisons import baseline_comparisons
 from kveval.report.tables.not_assessed import TO_BE_ACTIVE, next_step_for
+from kveval.store.run_file import Run
 
 _MOST = 4
 _few = partial(abbreviate, most=2)
@@ -60,11 +61,7 @@ def _missing(
 
 def _disturbed(measured: Measured) -> Iterator[str]:
     """Yield how much other programs took of the host's processors, if that was enough to slow its servers down."""
-    shares = [
-        max(level.others_cpu_percent or 0.0 for level in run.levels)
-        for run in measured.runs
-        if run.levels
-    ]
+    shares = map(_others_percent, measured.runs)
     disturbed = [share for share in shares if share > DISTURBED_PERCENT]
     if disturbed:
         took = (
@@ -72,6 +69,11 @@ def _disturbed(measured: Measured) -> Iterator[str]:
         )
         count = f"{len(disturbed)} of {len(measured.runs)} runs"
         yield f"Measure on a machine that does nothing else: {took} in {count}."
+
+
+def _others_percent(run: Run) -> float:
+    """Return the most that other programs took during a level, percent; 0 if it is not known."""
+    return max((level.others_cpu_percent or 0.0 for level in run.levels), default=0.0)
 
 
 def _without_verdict(
