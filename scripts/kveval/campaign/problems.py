@@ -108,7 +108,8 @@ def problems_of(
     """Convert pydantic's errors to problems in terms of the configuration's files."""
     found: dict[str, ConfigProblem] = {}
     details = error.errors(include_url=False)
-    outside = {_in_file(detail["loc"], raw, missing=True)[:-1] for detail in details}
+    locations = [_in_file(one["loc"], raw, missing=True) for one in details]
+    outside = {location[:-1] for location in locations if location}
     for detail in details:
         if (
             detail["type"] == "too_short"
@@ -117,7 +118,8 @@ def problems_of(
             # Too short only because invalid items, which have errors of their own, do not count.
             continue
         location = _in_file(detail["loc"], raw, missing=detail["type"] == "missing")
-        if location in outside and isinstance(detail["input"], Mapping):
+        alternative = detail["type"].endswith("_type")
+        if alternative and location in outside and isinstance(detail["input"], Mapping):
             # Not what the first alternative takes, but another one has errors inside of it.
             continue
         key = _dotted(location, prefix)
