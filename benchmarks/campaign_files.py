@@ -28,7 +28,7 @@ from tests.unit.pcp.test_archive_writer import (
 )
 
 from kveval.campaign.cell import Cell
-from kveval.pcp.conversion.conversion import convert
+from pcp_parquet.conversion.conversion import convert
 
 MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")
 ARMS = (

@@ -29,9 +29,9 @@ from typer import TyperException
 from typer.main import get_group
 
 from kveval.importing import october_2025
-from kveval.pcp.tool import options
 from kveval.workflow.campaign_source import SITE
 from kveval.workflow.command.main import app
+from pcp_parquet.tool import options
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # A table of targets: its first column goes on where the head's command stops.
@@ -79,7 +79,7 @@ PLACEHOLDER = re.compile(r"\.\.\.|(?<![A-Za-z0-9])[A-Z][A-Z_]+(?![a-z0-9])")
 # Tools whose parsers read the documented words themselves.
 PARSERS: dict[str, Callable[..., Any]] = {
     "pcp-parquet": options.parse,
-    "kveval.pcp": options.parse,
+    "pcp_parquet": options.parse,
     "kveval.importing.october_2025": october_2025.main,
 }
 

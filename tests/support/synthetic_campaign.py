@@ -28,9 +28,9 @@ from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics.campaign import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
-from kveval.pcp.conversion.conversion import convert
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import Change, Run
+from pcp_parquet.conversion.conversion import convert
 
 METRICS: dict[str, dict[str, Any]] = yaml.safe_load(
     (CONFIG / "metrics.yaml").read_text(encoding="utf-8")

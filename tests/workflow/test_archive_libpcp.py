@@ -21,8 +21,8 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
 )
 
-from kveval.pcp.conversion.conversion import convert
-from kveval.pcp.parquet.reading import describe
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.parquet.reading import describe
 
 pytestmark = pytest.mark.workflow
 DATA = os.environ.get("KVEVAL_TEST_DATA")

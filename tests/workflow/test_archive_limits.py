@@ -19,7 +19,7 @@ from tests.unit.pcp.test_archive_hostile import volumes
 from tests.unit.pcp.test_archive_packed import packed_tar
 from tests.unit.pcp.test_archive_writer import framed, indom
 
-from kveval.pcp.archive.compression import ALLOWANCE
+from pcp_parquet.archive.compression import ALLOWANCE
 
 pytestmark = pytest.mark.workflow
 KVEVAL = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -31,7 +31,7 @@ def limited(
     """Convert in a process of its own; its exit code and what it said. It must be within time and memory."""
     script = (
         "import json, pathlib, re, sys, time\n"
-        "from kveval.pcp.__main__ import main\n"
+        "from pcp_parquet.__main__ import main\n"
         "code = main(sys.argv[1:])\n"
         # ru_maxrss would begin at what the process that starts this one has.
         "peak = re.search(r'VmHWM:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1]\n"
@@ -135,8 +135,8 @@ def test_an_end_by_signal_leaves_nothing_behind(
     target = packed_tar(base, tmp_path / "pcp.tar")
     script = (
         "import pathlib, sys, time\n"
-        "from kveval.pcp.archive.files import opened\n"
-        "from kveval.pcp.archive.problems import ProblemLog\n"
+        "from pcp_parquet.archive.files import opened\n"
+        "from pcp_parquet.archive.problems import ProblemLog\n"
         "with opened(pathlib.Path(sys.argv[1]), ProblemLog()) as found:\n"
         "    print(found[0].volumes[0].label().host, flush=True)\n"
         "    time.sleep(60)\n"

@@ -22,7 +22,7 @@ from kveval.analysis.system.metrics import SystemRecording, parse_metrics
 from kveval.analysis.system.timelines import timeline
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.installation import RecordingError
-from kveval.pcp.parquet.reading import archive_info
+from pcp_parquet.parquet.reading import archive_info
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

@@ -31,7 +31,7 @@ from kveval.analysis.system.metrics import (
     parse_metrics,
     with_system_metrics,
 )
-from kveval.pcp.conversion.conversion import convert
+from pcp_parquet.conversion.conversion import convert
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

@@ -14,10 +14,10 @@ from tests.unit.pcp.test_archive_damage import SECOND, all_problems, archive, ro
 from tests.unit.pcp.test_archive_hostile import found
 from tests.unit.pcp.test_archive_writer import U32, Metric, Writer, framed, indom, pmid
 
-from kveval.pcp.archive.compression import ALLOWANCE, Decompressed, TooLarge
-from kveval.pcp.conversion.conversion import convert
-from kveval.pcp.tool import command
-from kveval.pcp.tool.command import main
+from pcp_parquet.archive.compression import ALLOWANCE, Decompressed, TooLarge
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.tool import command
+from pcp_parquet.tool.command import main
 
 
 def test_the_bound_on_expansion_can_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,11 +21,11 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
 )
 
-from kveval.pcp.__main__ import main
-from kveval.pcp.archive.files import opened
-from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.wire import INDEX_ENTRY
-from kveval.pcp.conversion.conversion import Scan, convert, load_all, matcher, survey
+from pcp_parquet.__main__ import main
+from pcp_parquet.archive.files import opened
+from pcp_parquet.archive.problems import ProblemLog
+from pcp_parquet.archive.wire import INDEX_ENTRY
+from pcp_parquet.conversion.conversion import Scan, convert, load_all, matcher, survey
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

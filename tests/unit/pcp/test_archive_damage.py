@@ -27,10 +27,10 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
 )
 
-from kveval.pcp.archive import records as records_module
-from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem
-from kveval.pcp.conversion.checking import check
-from kveval.pcp.conversion.conversion import convert
+from pcp_parquet.archive import records as records_module
+from pcp_parquet.archive.problems import ArchiveError, ArchiveProblem
+from pcp_parquet.conversion.checking import check
+from pcp_parquet.conversion.conversion import convert
 
 # Raise for a long run: KVEVAL_FUZZ_EXAMPLES=100000 pytest tests/unit/pcp/test_archive_damage.py -k fuzz
 EXAMPLES = int(os.environ.get("KVEVAL_FUZZ_EXAMPLES", "100"))

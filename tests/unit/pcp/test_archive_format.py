@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from tests.unit.pcp.test_archive_writer import units
 from tests.workflow.test_archive_libpcp import python_with_pcp
 
-from kveval.pcp.archive import wire
-from kveval.pcp.archive.units import units_string
-from kveval.pcp.conversion.chunks import assemble
-from kveval.pcp.conversion.decode import Piece, wide_integers
+from pcp_parquet.archive import wire
+from pcp_parquet.archive.units import units_string
+from pcp_parquet.conversion.chunks import assemble
+from pcp_parquet.conversion.decode import Piece, wide_integers
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
 )
 
-from kveval.pcp.archive.problems import ArchiveProblem
-from kveval.pcp.conversion.conversion import convert
-from kveval.pcp.tool.command import main
+from pcp_parquet.archive.problems import ArchiveProblem
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.tool.command import main
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.compress,

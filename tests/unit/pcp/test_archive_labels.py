@@ -16,8 +16,8 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
 )
 
-from kveval.pcp.conversion.conversion import convert, survey
-from kveval.pcp.parquet.reading import LongFile, describe, series
+from pcp_parquet.conversion.conversion import convert, survey
+from pcp_parquet.parquet.reading import LongFile, describe, series
 
 SECOND = 10**9
 # The domain of openmetrics: with its cluster it takes more than 18 bits.

@@ -13,9 +13,9 @@ import pytest
 from tests.unit.pcp.test_archive_damage import archive, rows
 from tests.unit.pcp.test_archive_hostile import PACK, found, volumes
 
-from kveval.pcp.archive.files import opened
-from kveval.pcp.archive.problems import ArchiveError, ProblemLog
-from kveval.pcp.conversion.conversion import convert
+from pcp_parquet.archive.files import opened
+from pcp_parquet.archive.problems import ArchiveError, ProblemLog
+from pcp_parquet.conversion.conversion import convert
 
 
 @pytest.mark.parametrize("suffix", PACK)

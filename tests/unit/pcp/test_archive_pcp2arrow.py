@@ -10,8 +10,8 @@ from tests.support.paths import SCRIPTS
 from tests.unit.pcp.test_archive_damage import archive
 from tests.unit.pcp.test_archive_writer import all_types
 
-from kveval.pcp.conversion.conversion import convert
-from kveval.pcp.conversion.pcp2arrow import ToolError, from_pcp2arrow
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.conversion.pcp2arrow import ToolError, from_pcp2arrow
 
 # As PCP 7 does in raw mode: one row a record, singular metrics null, a naive time stamp, a folder that must not exist.
 TOOL = """#!{python}
@@ -19,7 +19,7 @@ import sys
 sys.path.insert(0, {scripts!r})
 from pathlib import Path
 import pyarrow as pa, pyarrow.parquet as pq
-from kveval.pcp.conversion.conversion import convert
+from pcp_parquet.conversion.conversion import convert
 source, output = Path(sys.argv[sys.argv.index("-a") + 1]), Path(sys.argv[sys.argv.index("-o") + 1])
 if "broken" in str(source):
     sys.exit("pcp2arrow: no such archive")

@@ -21,9 +21,9 @@ from tests.unit.pcp.test_archive_writer import (
     units,
 )
 
-from kveval.pcp.conversion.conversion import convert
-from kveval.pcp.parquet.rates import PreparedCounter, increase, rate
-from kveval.pcp.parquet.reading import archive_info, describe, series
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.parquet.rates import PreparedCounter, increase, rate
+from pcp_parquet.parquet.reading import archive_info, describe, series
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

@@ -24,10 +24,10 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
 )
 
-from kveval.pcp.conversion.chunks import Chunk
-from kveval.pcp.conversion.conversion import convert
-from kveval.pcp.conversion.table import LongWriter
-from kveval.pcp.parquet.reading import archive_info, describe, series
+from pcp_parquet.conversion.chunks import Chunk
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.conversion.table import LongWriter
+from pcp_parquet.parquet.reading import archive_info, describe, series
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

@@ -18,7 +18,7 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
 )
 
-from kveval.pcp.tool.command import main
+from pcp_parquet.tool.command import main
 
 SECOND = 10**9
 
@@ -149,9 +149,9 @@ def test_a_signal_to_end_leaves_nothing(
 ) -> None:
     program = """
 import os, runpy, shutil, signal
-from kveval.pcp.conversion.table import LongWriter
+from pcp_parquet.conversion.table import LongWriter
 shutil.move = LongWriter.finish = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
-runpy.run_module("kveval.pcp", run_name="__main__")
+runpy.run_module("pcp_parquet", run_name="__main__")
 """
     command = [
         sys.executable,

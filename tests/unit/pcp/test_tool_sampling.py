@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.pcp.test_archive_writer import units
 
-from kveval.pcp.archive.units import COUNTER, DISCRETE, INSTANT
-from kveval.pcp.tool.interpolation import Moments, present, rates, sampled
-from kveval.pcp.tool.samples import SeriesSamples
-from kveval.pcp.tool.scaling import Scaling, Units, parse_units, scaling, unpacked
+from pcp_parquet.archive.units import COUNTER, DISCRETE, INSTANT
+from pcp_parquet.tool.interpolation import Moments, present, rates, sampled
+from pcp_parquet.tool.samples import SeriesSamples
+from pcp_parquet.tool.scaling import Scaling, Units, parse_units, scaling, unpacked
 
 S = 10**9
 

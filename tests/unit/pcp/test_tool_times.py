@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kveval.pcp.tool.intervals import (
+from pcp_parquet.tool.intervals import (
     nanoseconds,
     parse_interval,
     parse_moment,

@@ -26,12 +26,12 @@ from tests.unit.pcp.test_archive_writer import (
     units,
 )
 
-from kveval.pcp.archive.meta import InstanceList
-from kveval.pcp.conversion.chunks import Chunk
-from kveval.pcp.tool.command import main
-from kveval.pcp.tool.domains import DomainInstances, _instances, traversed
-from kveval.pcp.tool.samples import SampleStore
-from kveval.pcp.tool.selection import chosen_instances, parse_instances, parse_spec
+from pcp_parquet.archive.meta import InstanceList
+from pcp_parquet.conversion.chunks import Chunk
+from pcp_parquet.tool.command import main
+from pcp_parquet.tool.domains import DomainInstances, _instances, traversed
+from pcp_parquet.tool.samples import SampleStore
+from pcp_parquet.tool.selection import chosen_instances, parse_instances, parse_spec
 
 SECOND = 10**9
 DISKS = indom(60, 1)
@@ -217,9 +217,9 @@ def test_batches_and_temporary_files_change_nothing(
 ) -> None:
     base = all_types(tmp_path, 3).close()
     whole = [wide(base, *mode) for mode in (["-r"], ["-t", "0.7"])]
-    monkeypatch.setattr("kveval.pcp.tool.sheet.CELLS", 7)
-    monkeypatch.setattr("kveval.pcp.tool.sheet.Sheet.__init__.__defaults__", (7,))
-    monkeypatch.setattr("kveval.pcp.conversion.chunks.CHUNK_ROWS", 10)
+    monkeypatch.setattr("pcp_parquet.tool.sheet.CELLS", 7)
+    monkeypatch.setattr("pcp_parquet.tool.sheet.Sheet.__init__.__defaults__", (7,))
+    monkeypatch.setattr("pcp_parquet.conversion.chunks.CHUNK_ROWS", 10)
     assert [wide(base, *mode) for mode in (["-r"], ["-t", "0.7"])] == whole
     file = pq.ParquetFile(max(tmp_path.glob("out*")) / "part-0.parquet")
     assert file.num_row_groups > 1

@@ -6,9 +6,14 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kveval.pcp.archive.compression import READ_ERRORS, Decompressed, Readable, TooLarge
-from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.wire import LABEL_SIZE, Label, parse_label
+from pcp_parquet.archive.compression import (
+    READ_ERRORS,
+    Decompressed,
+    Readable,
+    TooLarge,
+)
+from pcp_parquet.archive.problems import ProblemLog
+from pcp_parquet.archive.wire import LABEL_SIZE, Label, parse_label
 
 PIECE = 1 << 20
 

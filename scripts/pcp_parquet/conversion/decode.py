@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.records import Block
-from kveval.pcp.archive.wire import HEADER_SIZE
-from kveval.pcp.conversion import layout as lay
-from kveval.pcp.conversion.catalog import Catalog
-from kveval.pcp.conversion.layout import Layout
+from pcp_parquet.archive.problems import ProblemLog
+from pcp_parquet.archive.records import Block
+from pcp_parquet.archive.wire import HEADER_SIZE
+from pcp_parquet.conversion import layout as lay
+from pcp_parquet.conversion.catalog import Catalog
+from pcp_parquet.conversion.layout import Layout
 
 EXACT_LIMIT = 2.0**53
 _DTYPE = {

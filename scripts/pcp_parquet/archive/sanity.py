@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kveval.pcp.archive.meta import INDOM_NULL, Desc, Metadata
-from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.records import Block
-from kveval.pcp.archive.units import SEMANTICS, TYPES, indom_string, type_name
-from kveval.pcp.archive.wire import Label, iso
+from pcp_parquet.archive.meta import INDOM_NULL, Desc, Metadata
+from pcp_parquet.archive.problems import ProblemLog
+from pcp_parquet.archive.records import Block
+from pcp_parquet.archive.units import SEMANTICS, TYPES, indom_string, type_name
+from pcp_parquet.archive.wire import Label, iso
 
 NOT_SUPPORTED = -1
 # Logged derived metrics have PMIDs of this domain, but instance domains of other domains.

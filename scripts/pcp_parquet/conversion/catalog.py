@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.meta import INDOM_NULL, Desc, History, Metadata
+from pcp_parquet.archive.meta import INDOM_NULL, Desc, History, Metadata
 
 Ints = NDArray[np.int64]
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.units import COUNTER, DISCRETE
-from kveval.pcp.conversion.catalog import Ints
-from kveval.pcp.tool.samples import SeriesSamples
+from pcp_parquet.archive.units import COUNTER, DISCRETE
+from pcp_parquet.conversion.catalog import Ints
+from pcp_parquet.tool.samples import SeriesSamples
 
 Flags = NDArray[np.bool_]
 Values = NDArray[Any]

@@ -16,25 +16,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.compression import allowance, allowance_hint
-from kveval.pcp.archive.files import opened
-from kveval.pcp.archive.loading import Archive, load_all
-from kveval.pcp.archive.problems import (
+from pcp_parquet.archive.compression import allowance, allowance_hint
+from pcp_parquet.archive.files import opened
+from pcp_parquet.archive.loading import Archive, load_all
+from pcp_parquet.archive.problems import (
     PERHAPS_LOST,
     ArchiveError,
     ArchiveProblem,
     ProblemLog,
 )
-from kveval.pcp.archive.records import Volume
-from kveval.pcp.conversion.conversion import Scan, convert, matcher, survey
-from kveval.pcp.tool.intervals import (
+from pcp_parquet.archive.records import Volume
+from pcp_parquet.conversion.conversion import Scan, convert, matcher, survey
+from pcp_parquet.tool.intervals import (
     SECOND,
     TimeWindow,
     nanoseconds,
     shown,
     time_window,
 )
-from kveval.pcp.tool.options import parse
+from pcp_parquet.tool.options import parse
 
 OK, DAMAGED, NOTHING = 0, 1, 2
 DEFAULT_INTERVAL_NS = 60 * SECOND
@@ -136,11 +136,11 @@ def _wide(
     problems: ProblemLog,
 ) -> list[ArchiveProblem]:
     # The long form does without these; they are slow to import.
-    from kveval.pcp.tool.domains import Inventory  # noqa: PLC0415
-    from kveval.pcp.tool.interpolation import Moments  # noqa: PLC0415
-    from kveval.pcp.tool.samples import SampleStore  # noqa: PLC0415
-    from kveval.pcp.tool.selection import requested_metrics  # noqa: PLC0415
-    from kveval.pcp.tool.sheet import Sheet, write_wide  # noqa: PLC0415
+    from pcp_parquet.tool.domains import Inventory  # noqa: PLC0415
+    from pcp_parquet.tool.interpolation import Moments  # noqa: PLC0415
+    from pcp_parquet.tool.samples import SampleStore  # noqa: PLC0415
+    from pcp_parquet.tool.selection import requested_metrics  # noqa: PLC0415
+    from pcp_parquet.tool.sheet import Sheet, write_wide  # noqa: PLC0415
 
     begin = time.monotonic()
     hosts = sorted({archive.label.host for archive in archives})
@@ -322,7 +322,7 @@ def _done(output: Path, what: str, begin: float) -> None:
 
 
 def _check(sources: Sequence[Path]) -> list[ArchiveProblem]:
-    from kveval.pcp.conversion.checking import check  # noqa: PLC0415  (only needed here)
+    from pcp_parquet.conversion.checking import check  # noqa: PLC0415  (only needed here)
 
     all_problems: list[ArchiveProblem] = []
     for source in sources:

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import numpy as np
 
-from kveval.pcp.archive.files import ArchiveFiles, opened
-from kveval.pcp.archive.index import IndexedRecords, IndexEntry, check_size
-from kveval.pcp.archive.loading import Archive, load_all
-from kveval.pcp.archive.member import Member
-from kveval.pcp.archive.meta import Desc
-from kveval.pcp.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
-from kveval.pcp.archive.records import Block, Volume, time_at
-from kveval.pcp.archive.sanity import Order, check_metadata
-from kveval.pcp.archive.units import indom_string, pmid_string
-from kveval.pcp.archive.wire import HEADER_SIZE, LABEL_SIZE
-from kveval.pcp.conversion.catalog import Catalog
-from kveval.pcp.conversion.chunks import Chunk, chunks_of
-from kveval.pcp.conversion.decode import Decoder, Piece
-from kveval.pcp.conversion.footer import (
+from pcp_parquet.archive.files import ArchiveFiles, opened
+from pcp_parquet.archive.index import IndexedRecords, IndexEntry, check_size
+from pcp_parquet.archive.loading import Archive, load_all
+from pcp_parquet.archive.member import Member
+from pcp_parquet.archive.meta import Desc
+from pcp_parquet.archive.problems import ArchiveError, ArchiveProblem, ProblemLog
+from pcp_parquet.archive.records import Block, Volume, time_at
+from pcp_parquet.archive.sanity import Order, check_metadata
+from pcp_parquet.archive.units import indom_string, pmid_string
+from pcp_parquet.archive.wire import HEADER_SIZE, LABEL_SIZE
+from pcp_parquet.conversion.catalog import Catalog
+from pcp_parquet.conversion.chunks import Chunk, chunks_of
+from pcp_parquet.conversion.decode import Decoder, Piece
+from pcp_parquet.conversion.footer import (
     ArchiveInfo,
     LabelHistory,
     MetricInfo,
@@ -32,7 +32,7 @@ from kveval.pcp.conversion.footer import (
     instance_labels,
     metric_info,
 )
-from kveval.pcp.conversion.table import LongWriter
+from pcp_parquet.conversion.table import LongWriter
 
 
 @dataclass(frozen=True)

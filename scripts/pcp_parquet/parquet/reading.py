@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kveval.pcp.conversion.footer import (
+from pcp_parquet.conversion.footer import (
     ARCHIVE_KEY,
     LABELS_KEY,
     METRICS_KEY,

@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.files import opened
-from kveval.pcp.archive.loading import Archive, load_all
-from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.conversion.catalog import Ints
-from kveval.pcp.conversion.chunks import Chunk, assemble
-from kveval.pcp.conversion.conversion import ConversionSummary, Scan
-from kveval.pcp.conversion.decode import EXACT_LIMIT, Piece, wide_integers
-from kveval.pcp.conversion.footer import encode
-from kveval.pcp.conversion.table import LongWriter
+from pcp_parquet.archive.files import opened
+from pcp_parquet.archive.loading import Archive, load_all
+from pcp_parquet.archive.problems import ProblemLog
+from pcp_parquet.conversion.catalog import Ints
+from pcp_parquet.conversion.chunks import Chunk, assemble
+from pcp_parquet.conversion.conversion import ConversionSummary, Scan
+from pcp_parquet.conversion.decode import EXACT_LIMIT, Piece, wide_integers
+from pcp_parquet.conversion.footer import encode
+from pcp_parquet.conversion.table import LongWriter
 
 TOOL = "pcp2arrow"
 # The tool's files have one column per series: reading one whole would take as much memory as the tool did.

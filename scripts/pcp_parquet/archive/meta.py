@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.compression import allowance, allowance_hint
-from kveval.pcp.archive.member import Member, Stream
-from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.wire import IN_NULL, LABEL_SIZE, Label, parse_label, stamp
+from pcp_parquet.archive.compression import allowance, allowance_hint
+from pcp_parquet.archive.member import Member, Stream
+from pcp_parquet.archive.problems import ProblemLog
+from pcp_parquet.archive.wire import IN_NULL, LABEL_SIZE, Label, parse_label, stamp
 
 DESC, INDOM_V2, LABELS_V2, TEXT, INDOM, INDOM_DELTA, LABELS = range(1, 8)
 INDOM_NULL = 0xFFFFFFFF

@@ -11,15 +11,15 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Self
 
-from kveval.pcp.archive.compression import (
+from pcp_parquet.archive.compression import (
     READ_ERRORS,
     SUFFIXES,
     TooLarge,
     credible,
     too_large,
 )
-from kveval.pcp.archive.member import Member, Part, Stream
-from kveval.pcp.archive.problems import ProblemLog
+from pcp_parquet.archive.member import Member, Part, Stream
+from pcp_parquet.archive.problems import ProblemLog
 
 TARS = (
     ".tar",

@@ -14,17 +14,17 @@ from typing import Any
 
 import zstandard
 
-from kveval.pcp.archive import meta as m
-from kveval.pcp.archive.meta import Desc, Labels, Metadata
-from kveval.pcp.archive.problems import ArchiveProblem
-from kveval.pcp.archive.units import (
+from pcp_parquet.archive import meta as m
+from pcp_parquet.archive.meta import Desc, Labels, Metadata
+from pcp_parquet.archive.problems import ArchiveProblem
+from pcp_parquet.archive.units import (
     indom_string,
     pmid_string,
     semantics_name,
     type_name,
     units_string,
 )
-from kveval.pcp.archive.wire import IN_NULL, Label
+from pcp_parquet.archive.wire import IN_NULL, Label
 
 ARCHIVE_KEY = "kveval.pcp"
 METRICS_KEY = "kveval.pcp.metrics"

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from kveval.pcp.archive.member import Member, Part
-from kveval.pcp.archive.problems import ArchiveError, ProblemLog
-from kveval.pcp.archive.tars import is_tar, unpacked
+from pcp_parquet.archive.member import Member, Part
+from pcp_parquet.archive.problems import ArchiveError, ProblemLog
+from pcp_parquet.archive.tars import is_tar, unpacked
 
 MEMBER = re.compile(
     r"(?P<base>.+)\.(?P<part>meta|index|\d{1,9})(?P<suffix>\.xz|\.gz|\.bz2|\.zst)?",

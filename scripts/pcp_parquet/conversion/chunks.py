@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.conversion.catalog import Ints
-from kveval.pcp.conversion.decode import Piece
+from pcp_parquet.conversion.catalog import Ints
+from pcp_parquet.conversion.decode import Piece
 
 # Rows held until they are written; some 60 bytes each while sorting.
 CHUNK_ROWS = 3_000_000

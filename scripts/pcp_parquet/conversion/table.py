@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kveval.pcp.conversion.catalog import Ints
-from kveval.pcp.conversion.chunks import Chunk, in_order
+from pcp_parquet.conversion.catalog import Ints
+from pcp_parquet.conversion.chunks import Chunk, in_order
 
 # Each column of a row group is one page: smaller pages take a quarter longer to write, and more space.
 ROW_GROUP_ROWS = 131_072

@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kveval.pcp.archive import units
-from kveval.pcp.archive.meta import INDOM_NULL
-from kveval.pcp.archive.wire import HEADER_SIZE
-from kveval.pcp.conversion.catalog import Catalog
+from pcp_parquet.archive import units
+from pcp_parquet.archive.meta import INDOM_NULL
+from pcp_parquet.archive.wire import HEADER_SIZE
+from pcp_parquet.conversion.catalog import Catalog
 
 # What to do with a value, from its metric's type and where the record keeps it.
 (

@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.files import split_name
-from kveval.pcp.archive.problems import ArchiveProblem, ProblemLog
-from kveval.pcp.archive.records import Block
-from kveval.pcp.archive.units import COUNTER, I32, I64, U32, U64
-from kveval.pcp.archive.wire import iso
-from kveval.pcp.conversion.catalog import Catalog
-from kveval.pcp.conversion.chunks import Chunk
-from kveval.pcp.conversion.conversion import ConversionSummary, survey
+from pcp_parquet.archive.files import split_name
+from pcp_parquet.archive.problems import ArchiveProblem, ProblemLog
+from pcp_parquet.archive.records import Block
+from pcp_parquet.archive.units import COUNTER, I32, I64, U32, U64
+from pcp_parquet.archive.wire import iso
+from pcp_parquet.conversion.catalog import Catalog
+from pcp_parquet.conversion.chunks import Chunk
+from pcp_parquet.conversion.conversion import ConversionSummary, survey
 
 # A recording's interval varies by less than this factor; a longer silence is a gap.
 GAP_FACTOR = 5.0

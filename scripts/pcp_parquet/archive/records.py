@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.member import Member, Stream
-from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.wire import (
+from pcp_parquet.archive.member import Member, Stream
+from pcp_parquet.archive.problems import ProblemLog
+from pcp_parquet.archive.wire import (
     HEADER_SIZE,
     LABEL_SIZE,
     parse_label,

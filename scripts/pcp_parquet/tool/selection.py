@@ -9,13 +9,13 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kveval.pcp.archive.compression import allowance, allowance_hint
-from kveval.pcp.archive.meta import INDOM_NULL, Desc
-from kveval.pcp.archive.units import COUNTER, STRING
-from kveval.pcp.conversion.conversion import matches
-from kveval.pcp.tool.domains import Inventory
-from kveval.pcp.tool.samples import NATIVE
-from kveval.pcp.tool.scaling import Scaling, scaling, unpacked
+from pcp_parquet.archive.compression import allowance, allowance_hint
+from pcp_parquet.archive.meta import INDOM_NULL, Desc
+from pcp_parquet.archive.units import COUNTER, STRING
+from pcp_parquet.conversion.conversion import matches
+from pcp_parquet.tool.domains import Inventory
+from pcp_parquet.tool.samples import NATIVE
+from pcp_parquet.tool.scaling import Scaling, scaling, unpacked
 
 # A column takes several KiB of memory however few rows it has; `allowance` raises the bound.
 COLUMNS = 200_000

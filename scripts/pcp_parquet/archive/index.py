@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.member import Member, Stream
-from kveval.pcp.archive.problems import PERHAPS_LOST, ProblemLog
-from kveval.pcp.archive.records import Block
-from kveval.pcp.archive.wire import (
+from pcp_parquet.archive.member import Member, Stream
+from pcp_parquet.archive.problems import PERHAPS_LOST, ProblemLog
+from pcp_parquet.archive.records import Block
+from pcp_parquet.archive.wire import (
     IMPOSSIBLE,
     INDEX_ENTRY,
     LABEL_SIZE,

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kveval.pcp.archive.files import ArchiveFiles, without_links
-from kveval.pcp.archive.index import IndexEntry, check_size, check_volumes, read_index
-from kveval.pcp.archive.member import Member
-from kveval.pcp.archive.meta import Metadata, read_metadata
-from kveval.pcp.archive.problems import ArchiveError, ProblemLog
-from kveval.pcp.archive.wire import LABEL_SIZE, Label, parse_label, pcp_version
+from pcp_parquet.archive.files import ArchiveFiles, without_links
+from pcp_parquet.archive.index import IndexEntry, check_size, check_volumes, read_index
+from pcp_parquet.archive.member import Member
+from pcp_parquet.archive.meta import Metadata, read_metadata
+from pcp_parquet.archive.problems import ArchiveError, ProblemLog
+from pcp_parquet.archive.wire import LABEL_SIZE, Label, parse_label, pcp_version
 
 
 @dataclass

@@ -1,9 +1,9 @@
-"""`python -m kveval.pcp`: the command pcp-parquet."""
+"""`python -m pcp_parquet`: the command pcp-parquet."""
 
 import signal
 import sys
 
-from kveval.pcp.tool.command import main
+from pcp_parquet.tool.command import main
 
 if __name__ == "__main__":
     # An end by exception removes unfinished files.

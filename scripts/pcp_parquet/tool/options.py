@@ -6,8 +6,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from kveval import __version__
-from kveval.pcp.tool.intervals import parse_interval
+from pcp_parquet import __version__
+from pcp_parquet.tool.intervals import parse_interval
 
 DESCRIPTION = """Convert an archive of Performance Co-Pilot to Parquet, without PCP.
 
@@ -82,7 +82,7 @@ def parser() -> argparse.ArgumentParser:
         "-V",
         "--version",
         action="version",
-        version=f"pcp-parquet of kveval {__version__}",
+        version=f"pcp-parquet {__version__}",
     )
     group.add_argument("-?", "-h", "--help", action="help", help="this text")
     group = made.add_argument_group("time")

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.records import Block
-from kveval.pcp.archive.units import DOUBLE, FLOAT, I32, I64, STRING, U32, U64
-from kveval.pcp.conversion.catalog import Catalog, Ints
-from kveval.pcp.conversion.chunks import Chunk
+from pcp_parquet.archive.records import Block
+from pcp_parquet.archive.units import DOUBLE, FLOAT, I32, I64, STRING, U32, U64
+from pcp_parquet.conversion.catalog import Catalog, Ints
+from pcp_parquet.conversion.chunks import Chunk
 
 NATIVE: dict[int, np.dtype[Any]] = {
     **{

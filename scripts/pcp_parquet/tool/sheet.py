@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.units import (
+from pcp_parquet.archive.units import (
     COUNTER,
     DISCRETE,
     DOUBLE,
@@ -25,10 +25,10 @@ from kveval.pcp.archive.units import (
     U32,
     U64,
 )
-from kveval.pcp.tool.domains import Inventory
-from kveval.pcp.tool.interpolation import Flags, Moments, present, rates, sampled
-from kveval.pcp.tool.samples import NATIVE, SampleStore
-from kveval.pcp.tool.selection import RequestedMetric
+from pcp_parquet.tool.domains import Inventory
+from pcp_parquet.tool.interpolation import Flags, Moments, present, rates, sampled
+from pcp_parquet.tool.samples import NATIVE, SampleStore
+from pcp_parquet.tool.selection import RequestedMetric
 
 # Cells of one batch of columns, and of one row group: nine bytes each.
 CELLS = 2_000_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.archive.meta import INDOM_NULL, Desc, InstanceList, Metadata
+from pcp_parquet.archive.meta import INDOM_NULL, Desc, InstanceList, Metadata
 
 # For smaller domains libpcp does not consider when an instance appeared and disappeared.
 LARGE_DOMAIN = 16
