@@ -175,10 +175,11 @@ def test_a_replayed_trace_is_left_out_as_runs_do_not_say_where_its_file_is() -> 
     assert predicted(runs) == []
 
 
-def test_what_other_programs_disturbed_does_not_show_how_fast_the_server_is() -> None:
+def test_what_was_disturbed_or_too_short_does_not_show_how_fast_the_server_is() -> None:
     assert measured_levels(levels(), requests())
     disturbed = levels(checks_warned="few_tokens;disturbed")
     assert measured_levels(disturbed, requests()) == {}
+    assert measured_levels(levels(requests_completed=9), requests()) == {}
     both = pd.concat([disturbed, levels(run=2)])
     sent = pd.concat([requests(), requests().assign(run=2)])
     assert [seen.run for seen in measured_levels(both, sent)[LEVEL]] == [2]
