@@ -33,7 +33,7 @@ import zstandard
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from tests.unit.pcp.test_archive_writer import (  # noqa: E402
+from pcp_parquet.tests.test_archive_writer import (  # noqa: E402
     COUNTER,
     DOUBLE,
     STRING,

@@ -5,7 +5,13 @@ import sys
 
 from pcp_parquet.tool.command import main
 
-if __name__ == "__main__":
+
+def run() -> int:
+    """Run the command and return its exit code."""
     # An end by exception removes unfinished files.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    raise SystemExit(main())
+    return main()
+
+
+if __name__ == "__main__":
+    raise SystemExit(run())

@@ -16,7 +16,7 @@ WINDOW_LIMIT = 128 << 20
 MAX_RATIO = 1000
 ALWAYS_ALLOWED = 64 << 20
 # Multiplies the bounds on what a file may expand to, for a recording that is known to be sound.
-ALLOWANCE = "KVEVAL_PCP_ALLOWANCE"
+ALLOWANCE = "PCP_PARQUET_ALLOWANCE"
 PIECE = 1 << 16
 # zstd cannot limit the output of a step, so the input is limited: one byte of it makes at most 32 KiB.
 ZSTD_PIECE = 1 << 11
@@ -43,7 +43,7 @@ class Readable(Protocol):
 
 
 def allowance() -> float:
-    """The factor on all bounds, from the environment (KVEVAL_PCP_ALLOWANCE); 1 if unset or not a number."""
+    """The factor on all bounds, from the environment (PCP_PARQUET_ALLOWANCE); 1 if unset or not a number."""
     try:
         return max(0.0, float(os.environ.get(ALLOWANCE, "1")))
     except ValueError:

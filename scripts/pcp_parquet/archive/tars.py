@@ -60,7 +60,7 @@ def unpacked(
     source: Path, accepts: Callable[[str], bool], problems: ProblemLog
 ) -> Iterator[dict[str, Part | str]]:
     """The files whose names `accepts` takes, or what else has such a name, in words; valid until the exit."""
-    with TemporaryFile(prefix="kveval-pcp-") as file:
+    with TemporaryFile(prefix="pcp-parquet-") as file:
         unpacking = _Unpacking(source, accepts, problems, file)
         unpacking.read()
         yield unpacking.members

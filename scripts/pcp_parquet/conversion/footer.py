@@ -173,7 +173,7 @@ def decode_archive(text: bytes) -> ArchiveInfo:
     version, _ = fields.pop("format", None), fields.pop("time_unit", None)
     if version != FORMAT:
         raise ValueError(
-            f"written in format {version} by another kveval; this one reads {FORMAT}: convert again"
+            f"written in format {version} by another version; this one reads {FORMAT}: convert again"
         )
     return ArchiveInfo(
         **{

@@ -65,12 +65,12 @@ def from_pcp2arrow(source: str | Path, output: str | Path) -> ConversionSummary:
     """
     if shutil.which(TOOL) is None:
         raise ToolError(
-            f"{TOOL} is not installed (it comes with PCP 6.2 and later): use kveval's own converter"
+            f"{TOOL} is not installed (it comes with PCP 6.2 and later): use the own converter"
         )
     problems, written = ProblemLog(), Counter[str]()
     with (
         opened(Path(source), problems) as file_sets,
-        tempfile.TemporaryDirectory(prefix="kveval-pcp-") as folder,
+        tempfile.TemporaryDirectory(prefix="pcp-parquet-") as folder,
     ):
         archives = load_all(file_sets, source, problems)
         scan = Scan(problems)

@@ -183,7 +183,7 @@ class LongFile:
         self._footer: Mapping[bytes, bytes] = self._file.metadata.metadata or {}
         if ARCHIVE_KEY.encode() not in self._footer:
             raise ValueError(
-                f"{path}: not written by kveval.pcp (no {ARCHIVE_KEY!r} in its metadata)"
+                f"{path}: not written by pcp-parquet (no {ARCHIVE_KEY!r} in its metadata)"
             )
         try:
             self._archive = decode_archive(self._footer[ARCHIVE_KEY.encode()])

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.unit.pcp.test_archive_damage import archive, rows
-from tests.unit.pcp.test_archive_hostile import PACK, found, volumes
 
 from pcp_parquet.archive.files import opened
 from pcp_parquet.archive.problems import ArchiveError, ProblemLog
 from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.tests.test_archive_damage import archive, rows
+from pcp_parquet.tests.test_archive_hostile import PACK, found, volumes
 
 
 @pytest.mark.parametrize("suffix", PACK)

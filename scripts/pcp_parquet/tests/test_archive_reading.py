@@ -7,7 +7,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.parquet.rates import PreparedCounter, increase, rate
+from pcp_parquet.parquet.reading import archive_info, describe, series
+from pcp_parquet.tests.test_archive_writer import (
     COUNTER,
     NULL,
     STRING,
@@ -20,10 +24,6 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
     units,
 )
-
-from pcp_parquet.conversion.conversion import convert
-from pcp_parquet.parquet.rates import PreparedCounter, increase, rate
-from pcp_parquet.parquet.reading import archive_info, describe, series
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

@@ -11,7 +11,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.parquet.reading import describe
+from pcp_parquet.tests.test_archive_writer import (
     STRING,
     U64,
     Metric,
@@ -20,9 +23,6 @@ from tests.unit.pcp.test_archive_writer import (
     indom,
     pmid,
 )
-
-from pcp_parquet.conversion.conversion import convert
-from pcp_parquet.parquet.reading import describe
 
 pytestmark = pytest.mark.workflow
 DATA = os.environ.get("KVEVAL_TEST_DATA")

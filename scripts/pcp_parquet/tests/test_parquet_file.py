@@ -14,7 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.conversion.chunks import Chunk
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.conversion.table import LongWriter
+from pcp_parquet.parquet.reading import archive_info, describe, series
+from pcp_parquet.tests.test_archive_writer import (
     NULL,
     U32,
     Metric,
@@ -23,11 +28,6 @@ from tests.unit.pcp.test_archive_writer import (
     indom,
     pmid,
 )
-
-from pcp_parquet.conversion.chunks import Chunk
-from pcp_parquet.conversion.conversion import convert
-from pcp_parquet.conversion.table import LongWriter
-from pcp_parquet.parquet.reading import archive_info, describe, series
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

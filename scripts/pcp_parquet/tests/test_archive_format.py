@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.pcp.test_archive_writer import units
-from tests.workflow.test_archive_libpcp import python_with_pcp
 
 from pcp_parquet.archive import wire
 from pcp_parquet.archive.units import units_string
 from pcp_parquet.conversion.chunks import assemble
 from pcp_parquet.conversion.decode import Piece, wide_integers
+from pcp_parquet.tests.test_archive_libpcp import python_with_pcp
+from pcp_parquet.tests.test_archive_writer import units
 
 
 @pytest.mark.parametrize(

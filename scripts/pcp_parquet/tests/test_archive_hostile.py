@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from tests.unit.pcp.test_archive_damage import SECOND, all_problems, archive, rows
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.archive.problems import ArchiveProblem
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.tests.test_archive_damage import SECOND, all_problems, archive, rows
+from pcp_parquet.tests.test_archive_writer import (
     DOUBLE,
     STRING,
     U32,
@@ -21,9 +24,6 @@ from tests.unit.pcp.test_archive_writer import (
     indom,
     pmid,
 )
-
-from pcp_parquet.archive.problems import ArchiveProblem
-from pcp_parquet.conversion.conversion import convert
 from pcp_parquet.tool.command import main
 
 PACK: dict[str, Callable[[bytes], bytes]] = {

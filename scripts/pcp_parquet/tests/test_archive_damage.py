@@ -18,7 +18,12 @@ import pytest
 import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.archive import records as records_module
+from pcp_parquet.archive.problems import ArchiveError, ArchiveProblem
+from pcp_parquet.conversion.checking import check
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.tests.test_archive_writer import (
     U32,
     Metric,
     Writer,
@@ -26,11 +31,6 @@ from tests.unit.pcp.test_archive_writer import (
     indom,
     pmid,
 )
-
-from pcp_parquet.archive import records as records_module
-from pcp_parquet.archive.problems import ArchiveError, ArchiveProblem
-from pcp_parquet.conversion.checking import check
-from pcp_parquet.conversion.conversion import convert
 
 # Raise for a long run: KVEVAL_FUZZ_EXAMPLES=100000 pytest tests/unit/pcp/test_archive_damage.py -k fuzz
 EXAMPLES = int(os.environ.get("KVEVAL_FUZZ_EXAMPLES", "100"))

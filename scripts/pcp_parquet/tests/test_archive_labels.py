@@ -4,7 +4,10 @@ import struct
 from pathlib import Path
 
 import pytest
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.conversion.conversion import convert, survey
+from pcp_parquet.parquet.reading import LongFile, describe, series
+from pcp_parquet.tests.test_archive_writer import (
     NULL,
     START,
     U32,
@@ -15,9 +18,6 @@ from tests.unit.pcp.test_archive_writer import (
     indom,
     pmid,
 )
-
-from pcp_parquet.conversion.conversion import convert, survey
-from pcp_parquet.parquet.reading import LongFile, describe, series
 
 SECOND = 10**9
 # The domain of openmetrics: with its cluster it takes more than 18 bits.

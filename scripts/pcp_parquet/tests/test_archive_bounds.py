@@ -10,12 +10,19 @@ import zlib
 from pathlib import Path
 
 import pytest
-from tests.unit.pcp.test_archive_damage import SECOND, all_problems, archive, rows
-from tests.unit.pcp.test_archive_hostile import found
-from tests.unit.pcp.test_archive_writer import U32, Metric, Writer, framed, indom, pmid
 
 from pcp_parquet.archive.compression import ALLOWANCE, Decompressed, TooLarge
 from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.tests.test_archive_damage import SECOND, all_problems, archive, rows
+from pcp_parquet.tests.test_archive_hostile import found
+from pcp_parquet.tests.test_archive_writer import (
+    U32,
+    Metric,
+    Writer,
+    framed,
+    indom,
+    pmid,
+)
 from pcp_parquet.tool import command
 from pcp_parquet.tool.command import main
 

@@ -11,8 +11,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from tests.unit.pcp.test_archive_damage import archive
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.archive.files import opened
+from pcp_parquet.archive.problems import ProblemLog
+from pcp_parquet.archive.wire import INDEX_ENTRY
+from pcp_parquet.conversion.conversion import Scan, convert, load_all, matcher, survey
+from pcp_parquet.tests.test_archive_damage import archive
+from pcp_parquet.tests.test_archive_writer import (
     NULL,
     U32,
     Metric,
@@ -20,12 +25,7 @@ from tests.unit.pcp.test_archive_writer import (
     all_types,
     pmid,
 )
-
-from pcp_parquet.__main__ import main
-from pcp_parquet.archive.files import opened
-from pcp_parquet.archive.problems import ProblemLog
-from pcp_parquet.archive.wire import INDEX_ENTRY
-from pcp_parquet.conversion.conversion import Scan, convert, load_all, matcher, survey
+from pcp_parquet.tool.command import main
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

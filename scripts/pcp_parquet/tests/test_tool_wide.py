@@ -10,7 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.archive.meta import InstanceList
+from pcp_parquet.conversion.chunks import Chunk
+from pcp_parquet.tests.test_archive_writer import (
     COUNTER,
     DISCRETE,
     INSTANT,
@@ -25,9 +28,6 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
     units,
 )
-
-from pcp_parquet.archive.meta import InstanceList
-from pcp_parquet.conversion.chunks import Chunk
 from pcp_parquet.tool.command import main
 from pcp_parquet.tool.domains import DomainInstances, _instances, traversed
 from pcp_parquet.tool.samples import SampleStore

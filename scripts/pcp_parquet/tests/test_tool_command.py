@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.support.paths import SCRIPTS
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.tests.test_archive_writer import (
     NULL,
     U32,
     Metric,
@@ -17,7 +17,6 @@ from tests.unit.pcp.test_archive_writer import (
     all_types,
     pmid,
 )
-
 from pcp_parquet.tool.command import main
 
 SECOND = 10**9
@@ -162,7 +161,7 @@ runpy.run_module("pcp_parquet", run_name="__main__")
         str(tmp_path / "out"),
         *wide,
     ]
-    env = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     assert (
         subprocess.run(command, check=False, env=env).returncode == 128 + signal.SIGTERM
     )

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.pcp.test_archive_writer import units
 
 from pcp_parquet.archive.units import COUNTER, DISCRETE, INSTANT
+from pcp_parquet.tests.test_archive_writer import units
 from pcp_parquet.tool.interpolation import Moments, present, rates, sampled
 from pcp_parquet.tool.samples import SeriesSamples
 from pcp_parquet.tool.scaling import Scaling, Units, parse_units, scaling, unpacked

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from tests.unit.pcp.test_archive_damage import archive
-from tests.unit.pcp.test_archive_hostile import volumes
-from tests.unit.pcp.test_archive_packed import packed_tar
-from tests.unit.pcp.test_archive_writer import framed, indom
 
 from pcp_parquet.archive.compression import ALLOWANCE
+from pcp_parquet.tests.test_archive_damage import archive
+from pcp_parquet.tests.test_archive_hostile import volumes
+from pcp_parquet.tests.test_archive_packed import packed_tar
+from pcp_parquet.tests.test_archive_writer import framed, indom
 
 pytestmark = pytest.mark.workflow
-KVEVAL = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def limited(
@@ -31,7 +31,7 @@ def limited(
     """Convert in a process of its own; its exit code and what it said. It must be within time and memory."""
     script = (
         "import json, pathlib, re, sys, time\n"
-        "from pcp_parquet.__main__ import main\n"
+        "from pcp_parquet.tool.command import main\n"
         "code = main(sys.argv[1:])\n"
         # ru_maxrss would begin at what the process that starts this one has.
         "peak = re.search(r'VmHWM:\\s+(\\d+)', pathlib.Path('/proc/self/status').read_text())[1]\n"
@@ -40,7 +40,7 @@ def limited(
     out = ["-o", str(tmp_path / "limited.parquet")]
     run = subprocess.run(
         [sys.executable, "-c", script, str(source), *out],
-        env=KVEVAL,
+        env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=True,
@@ -147,7 +147,7 @@ def test_an_end_by_signal_leaves_nothing_behind(
         [sys.executable, "-c", script, str(target)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**KVEVAL, "TMPDIR": str(temporary)},
+        env={**ENVIRONMENT, "TMPDIR": str(temporary)},
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "testhost\n"

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.support.paths import SCRIPTS
-from tests.unit.pcp.test_archive_damage import archive
-from tests.unit.pcp.test_archive_writer import all_types
 
 from pcp_parquet.conversion.conversion import convert
 from pcp_parquet.conversion.pcp2arrow import ToolError, from_pcp2arrow
+from pcp_parquet.tests.test_archive_damage import archive
+from pcp_parquet.tests.test_archive_writer import all_types
 
 # As PCP 7 does in raw mode: one row a record, singular metrics null, a naive time stamp, a folder that must not exist.
 TOOL = """#!{python}
@@ -53,7 +52,7 @@ pq.write_table(pa.Table.from_arrays(arrays, ["timestamp", *columns]), output / "
 def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "bin" / "pcp2arrow"
     path.parent.mkdir()
-    scripts = str(SCRIPTS)
+    scripts = str(Path(__file__).resolve().parents[2])
     path.write_text(TOOL.format(python=sys.executable, scripts=scripts))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(path.parent), prepend=":")
