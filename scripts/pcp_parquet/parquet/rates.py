@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,11 +162,10 @@ def _exact_delta(
     frame: pd.DataFrame, at: NDArray[np.int64], delta: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Differences of integers beyond 2^53, taken before they are rounded."""
-    exact: Sequence[int | None] = frame["value_int"].to_list()
-    for number, row in enumerate(at.tolist()):
-        after, before = exact[row], exact[row - 1]
-        if after is not None and before is not None:
-            delta[number] = after - before
+    exact, known = frame["value_int"].to_list(), frame["value_int"].notna().to_numpy()
+    for number in np.flatnonzero(known[at] & known[at - 1]).tolist():
+        row = at[number]
+        delta[number] = int(exact[row]) - int(exact[row - 1])
     return delta
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -25,6 +24,9 @@ from pcp_parquet.conversion.footer import (
     decode_labels,
     decode_metrics,
 )
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LAST_NS = (1 << 63) - 1
 _NANOSECONDS = pa.timestamp("ns", tz="UTC")
@@ -56,10 +58,11 @@ def series(
     """The samples of one metric: columns timestamp (UTC), instance (categorical; missing if singular), value.
 
     Sorted by instance and time. `value` is a double, or text for a metric of type string; where an integer is too
-    large for a double there is a column value_int (int or None) beside it, and in a file of several hosts a column
-    host. `instance`: a name or several. `labels`: what the labels of the metric and the instance must be at the
-    sample's time (compared as text). The window is closed, ns since 1970 UTC. `attrs` of the frame say metric, units,
-    semantics, type and marks_ns. KeyError if the archive has no such metric.
+    large for a double there is a column value_int (UInt64 for unsigned metrics, else Int64; NA for the others) beside
+    it, and in a file of several hosts a column host. `instance`: a name or several. `labels`: what the labels of the
+    metric and the instance must be at the sample's time (compared as text). The window is closed, ns since 1970 UTC.
+    `attrs` of the frame say metric, units, semantics, type and marks_ns. KeyError if the archive has no such metric.
+    Needs pandas, which the rest of this module does without.
     """
     file = LongFile(parquet)
     info, archive = file.metric(metric), file.archive()
@@ -74,7 +77,7 @@ def series(
             if file.has_host
             else pc.scalar(archive.host == host)
         )
-    frame = _frame(table)
+    frame = _frame(table, unsigned=info.type.startswith("U"))
     if labels is not None:
         frame = frame[_labelled(file, info, frame, labels)].reset_index(drop=True)
     frame.attrs = {
@@ -89,7 +92,9 @@ def series(
     return frame
 
 
-def _frame(table: pa.Table) -> pd.DataFrame:
+def _frame(table: pa.Table, *, unsigned: bool) -> pd.DataFrame:
+    import pandas as pd  # noqa: PLC0415  (what reads no frames does without)
+
     times, names = (
         times_ns(table),
         [name for name in ("instance", "host") if name in table.column_names],
@@ -112,11 +117,10 @@ def _frame(table: pa.Table) -> pd.DataFrame:
     else:
         data["value"] = table["value"].to_numpy()[order]
     if "value_int" in table.column_names and table["value_int"].null_count < len(table):
-        whole = [
-            None if value is None else int(value)
-            for value in table["value_int"].to_pylist()
-        ]
-        data["value_int"] = pd.Series([whole[row] for row in order], dtype=object)
+        exact, kind = table["value_int"], pa.uint64() if unsigned else pa.int64()
+        whole = pc.fill_null(exact, 0).cast(kind).to_numpy()
+        missing = exact.is_null().to_numpy()
+        data["value_int"] = pd.arrays.IntegerArray(whole[order], missing[order])
     columns = [
         "timestamp",
         "instance",
@@ -226,6 +230,25 @@ class LongFile:
         for name, history in names.items():
             histories[name] = [(time, labels) for time, labels in history]
         return histories
+
+    def series_names(self) -> list[tuple[str, str | None, str]]:
+        """Every series that has values: metric, instance (None if singular) and host, sorted."""
+        keys = ["metric", "instance", *(["host"] if self.has_host else [])]
+        names: set[tuple[str | None, ...]] = set()
+        for number in range(self._file.num_row_groups):
+            table = self._file.read_row_group(number, columns=keys)
+            numbered = [codes(table[key]) for key in keys]
+            words = [[*names_of_codes, None] for _, names_of_codes in numbered]
+            rows = np.stack([numbers for numbers, _ in numbered])
+            # A row group is sorted by metric and instance: few rows begin another series.
+            begins = np.diff(rows, axis=1, prepend=-2).any(axis=0)
+            for row in rows[:, begins].T.tolist():
+                names.add(
+                    tuple(word[code] for word, code in zip(words, row, strict=True))
+                )
+        own = () if self.has_host else (self._archive.host,)
+        found = [(*name, *own) for name in names]
+        return sorted(found, key=lambda name: tuple(part or "" for part in name))
 
     def read(
         self,

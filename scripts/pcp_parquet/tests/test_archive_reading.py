@@ -138,6 +138,7 @@ def test_labels_at_their_time(parquet: Path) -> None:
 def test_exact_integers_and_texts(parquet: Path) -> None:
     frame = series(parquet, "load")
     assert frame["value_int"].tolist() == [2**63 + step for step in range(10)]
+    assert frame["value_int"].dtype == "UInt64"
     assert frame["instance"].isna().all()
     assert series(parquet, "name")["value"].tolist() == ["n0", "n1"] * 5
     assert "value_int" not in series(parquet, "disk.ops")

@@ -70,6 +70,11 @@ def _run(options: argparse.Namespace) -> list[ArchiveProblem]:
     output = Path(options.output) if options.output is not None else None
     if output is not None:
         _writable(output, wide=options.wide)
+    if options.series is not None:
+        _writable(Path(options.series), wide=False)
+        if output is None:
+            _write_series(sources[0], Path(options.series))
+            return []
     with ExitStack() as stack:
         problems = ProblemLog()
         needs_window = any(
@@ -125,7 +130,16 @@ def _run(options: argparse.Namespace) -> list[ArchiveProblem]:
             f"{summary.rows:,} values of {len(summary.metrics):,} metrics",
             begin,
         )
+        if options.series is not None:
+            _write_series(output, Path(options.series))
         return summary.problems
+
+
+def _write_series(parquet: Path, output: Path) -> None:
+    from pcp_parquet.parquet.series_table import write_series_table  # noqa: PLC0415  (only needed here)
+
+    begin = time.monotonic()
+    _done(output, f"{write_series_table(parquet, output):,} series", begin)
 
 
 def _wide(

@@ -15,7 +15,18 @@ The long form (default) has a row per value, exactly as recorded; OUT is a file.
 --wide has a row per time and a column per series, as pcp2arrow writes it; OUT is a new folder.
 METRIC is a name, the beginning of names up to a dot, a shell pattern, or pmrep's
 metric[,label[,instances[,unit[,raw]]]]; all metrics if there is none.
-Without -a, the first word is the ARCHIVE: a folder, a base name, a tar (.tar.zst)."""
+Without -a, the first word is the ARCHIVE: a folder, a base name, a tar (.tar.zst).
+
+columns of the long form:
+  timestamp  of the record, UTC, in microseconds, or in nanoseconds where those would lose something
+  metric     the name that libpcp uses first
+  instance   the external name at that time; null for metrics without instances
+  value      every number, as a double; null for text
+  value_int  the exact integer, decimal(20, 0), only where a double cannot hold it (2^53 and beyond)
+  text       values of type string
+  host       only where the source holds archives of several hosts
+--series SERIES writes a second table, a row per series, to be joined by metric and instance: metric, instance,
+host, type, semantics, units, labels (a map), help."""
 
 EPILOG = """TIME (PCPIntro(1)): 5min from the start, -1hour back from the end, @10:00, @2024-03-04 13:07, '@Mon Mar 4
 13:07:47 2024'; also ISO 8601 and @SECONDS since 1970. INTERVAL: 10, 5min, 1h30m, 250msec.
@@ -27,6 +38,8 @@ examples:
   pcp-parquet -a ARCHIVE --wide -r -o OUT mem.util disk.dev     a row per record, counters as recorded
   pcp-parquet -a ARCHIVE --wide -t 1min -i sda,sdb -b MB -o OUT disk.dev.read_bytes
   pcp-parquet -a ARCHIVE --list kernel.all
+  pcp-parquet -a ARCHIVE -o OUT.parquet --series SERIES.parquet
+  pcp-parquet -a OUT.parquet --series SERIES.parquet            of a file in the long form
 
 exit codes: 0 all well; 1 the archive is damaged, and what could be read was converted; 2 nothing was
 written: wrong options, no archive, no such metric, an empty window, an output that cannot be written.
@@ -42,7 +55,8 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     made = argparse.ArgumentParser(
         prog="pcp-parquet",
-        usage="pcp-parquet (-a ARCHIVE | ARCHIVE) (-o OUT [--wide] | --list | --check) [option...] [METRIC...]",
+        usage="pcp-parquet (-a ARCHIVE | ARCHIVE) (-o OUT [--wide | --series SERIES] | --list | --check)"
+        " [option...] [METRIC...]",
         description=DESCRIPTION,
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -65,6 +79,11 @@ def parser() -> argparse.ArgumentParser:
         help="convert to this file, or folder",
     )
     group.add_argument("--wide", action="store_true", help="write pcp2arrow's table")
+    group.add_argument(
+        "--series",
+        metavar="SERIES",
+        help="also write units, semantics and labels of each series to this file",
+    )
     group.add_argument(
         "--list",
         action="store_true",
@@ -212,8 +231,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     options.archive, options.words = archives, options.words + options.metric
     if not archives:
         made.error("no archive: give one with -a")
-    if (options.output is not None) + options.list + options.check != 1:
+    chosen = (options.output is not None) + options.list + options.check
+    if chosen != 1 and not (options.series and not chosen):
         made.error("one of -o OUT, --list and --check is needed, and only one")
+    _check_series(options, made)
     names = [
         "interval",
         "samples",
@@ -235,6 +256,17 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     if options.hostzone and options.timezone:
         made.error("-z and -Z exclude each other")
     return options
+
+
+def _check_series(options: argparse.Namespace, made: argparse.ArgumentParser) -> None:
+    if options.series is None:
+        return
+    if options.list or options.check or options.wide:
+        made.error("--series describes the long form: give -o OUT, without --wide")
+    if options.output is None and (len(options.archive) > 1 or options.words):
+        made.error("--series without -o OUT describes one file in the long form")
+    if options.series == options.output:
+        made.error("--series and -o name the same file")
 
 
 def _joined(argv: Sequence[str], made: argparse.ArgumentParser) -> list[str]:
