@@ -1,4 +1,4 @@
-"""What the footer says of every series as a table of its own, because few SQL engines read footers."""
+"""A table with a row for each series and what the footer says of it, because few SQL engines read footers."""
 
 from __future__ import annotations
 
