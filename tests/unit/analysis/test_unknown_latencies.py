@@ -12,6 +12,7 @@ from tests.support.guidellm_reports import Story, document
 from tests.support.synthetic import BASELINES, run_description, times
 from tests.support.vllm_bench import result
 
+from kveval.analysis.levels.activity import required_counters
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.latencies import parse_reasons, unknown_latencies
 from kveval.analysis.levels.tables import level_row
@@ -80,7 +81,7 @@ def row_of(
         "warmup_s": 0,
         "prefix_count": 4,
     }
-    required = described["exercised"]["required"]
+    required = required_counters(described["exercised"]["required"])
     return level_row(
         msgspec.convert(described, Run), entry, found, "0.8.1", required, LIMITS
     ) | {

@@ -133,11 +133,11 @@ def test_the_size_that_holds_tokens_is_the_least_that_does(shipped):
 
 def test_turns_leave_windows_of_their_own(shipped):
     specification = shipped.specification(shipped.cells[0])
-    turns = specification.with_workload(turns=3)
+    turns = specification.with_workload(turns=3, output_tokens=316)
     prompts = prompts_of_conversation(turns, 2)
-    assert prompts == (2944, 2992, 3040)
+    assert prompts == (2944, 3292, 3640)
     layout = layout_of(turns)
-    assert layout.rows_of_conversation(*prompts) > layout.rows_of_conversation(3040)
+    assert layout.rows_of_conversation(*prompts) > layout.rows_of_conversation(3640)
 
 
 @pytest.mark.parametrize(
