@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from kveval.analysis.levels.checks_run import DISTURBED_PERCENT
 from kveval.analysis.statistics import verdicts as words
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
@@ -20,6 +21,7 @@ from kveval.report.data.campaign import (
 )
 from kveval.report.data.comparisons import baseline_comparisons
 from kveval.report.tables.not_assessed import TO_BE_ACTIVE, next_step_for
+from kveval.store.run_file import Run
 
 _MOST = 4
 _few = partial(abbreviate, most=2)
@@ -33,7 +35,8 @@ def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, 
     rows = baseline_comparisons(plan, measured.comparison, metric)
     name = _namer(plan)
     more = [*_undecided(plan, rows, name)] or [*_more_runs(rows)]
-    steps = [*_missing(plan, measured, name), *_without_verdict(rows, name), *more]
+    missing = [*_missing(plan, measured, name), *_disturbed(measured)]
+    steps = [*missing, *_without_verdict(rows, name), *more]
     return tuple([*steps, *_edge(measured, name), *_miniature(measured)][:_MOST])
 
 
@@ -54,6 +57,23 @@ def _missing(
         yield f"Measure the missing cells, {_few([name(cell) for cell in absent])}: `report` measures only those."
     elif runs > 0:
         yield f"Measure the {runs} missing runs: `report` measures only those."
+
+
+def _disturbed(measured: Measured) -> Iterator[str]:
+    """Yield how much other programs took of the host's processors, if that was enough to slow its servers down."""
+    shares = map(_others_percent, measured.runs)
+    disturbed = [share for share in shares if share > DISTURBED_PERCENT]
+    if disturbed:
+        took = (
+            f"other programs took up to {max(disturbed):.0f} % of this one's processors"
+        )
+        count = f"{len(disturbed)} of {len(measured.runs)} runs"
+        yield f"Measure on a machine that does nothing else: {took} in {count}."
+
+
+def _others_percent(run: Run) -> float:
+    """Return the most that other programs took during a level, percent; 0 if it is not known."""
+    return max((level.others_cpu_percent or 0.0 for level in run.levels), default=0.0)
 
 
 def _without_verdict(

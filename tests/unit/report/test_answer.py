@@ -3,6 +3,7 @@
 import dataclasses
 import math
 
+import msgspec
 import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as large
@@ -225,6 +226,32 @@ def test_what_is_missing_comes_first_among_the_steps() -> None:
     found = answer("failing")
     assert "lmcache-redis 10K" in found.next_steps[0]
     assert "2 of 12 cells" in found.sentences[-1]
+
+
+def test_other_programs_beside_the_runs_are_named_before_all_that_is_undecided() -> (
+    None
+):
+    facts = small.measured()
+
+    def beside(share: float) -> Measured:
+        runs = [
+            msgspec.structs.replace(
+                run,
+                levels=[
+                    msgspec.structs.replace(level, others_cpu_percent=share)
+                    for level in run.levels
+                ],
+            )
+            for run in facts.runs
+        ]
+        return dataclasses.replace(facts, runs=runs)
+
+    steps = said(beside(52.3)).next_steps
+    (step,) = (step for step in steps if "does nothing else" in step)
+    count = len(facts.runs)
+    assert "took up to 52 % of this one's processors" in step
+    assert f"in {count} of {count} runs" in step
+    assert not any("does nothing else" in one for one in said(beside(4)).next_steps)
 
 
 def test_an_arm_measured_later_than_its_baseline_is_told_to_measure_that_again() -> (
