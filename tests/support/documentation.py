@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import duckdb
 import jsonschema
 import yaml
 from snakemake.cli import get_argument_parser
@@ -122,6 +123,15 @@ def prose(text: str) -> str:
     )
 
 
+def wrong_sql(text: str) -> list[str]:
+    """What is wrong in SQL, as DuckDB reads it; whether its tables exist is not looked at."""
+    try:
+        duckdb.extract_statements(text)
+    except duckdb.Error as error:
+        return [str(error)]
+    return []
+
+
 def wrong_in(text: str) -> list[str]:
     """What is wrong in the blocks of a page, with its lines."""
     aliases: dict[str, list[str]] = {}
@@ -138,6 +148,8 @@ def wrong_in(text: str) -> list[str]:
                 wrong = wrong_yaml(yaml.safe_load(block.text))
             case "python":
                 wrong = wrong_python(block.text)
+            case "sql":
+                wrong = wrong_sql(block.text)
             case "" if re.search(
                 r"^(snakemake|kveval|bash|python|pcp-parquet) ",
                 block.text,
