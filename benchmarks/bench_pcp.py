@@ -33,7 +33,7 @@ import zstandard
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from tests.unit.pcp.test_archive_writer import (  # noqa: E402
+from pcp_parquet.tests.test_archive_writer import (  # noqa: E402
     COUNTER,
     DOUBLE,
     STRING,
@@ -199,7 +199,7 @@ def compressed_size(folder: Path) -> int:
 
 def read_back(parquet: Path, metric: str, window: tuple[int, int]) -> float:
     """Best of five: milliseconds to read one metric's window, in a process that has everything imported."""
-    from kveval.pcp.parquet.reading import series  # noqa: PLC0415
+    from pcp_parquet.parquet.reading import series  # noqa: PLC0415
 
     best = float("inf")
     for _ in range(5):
@@ -213,7 +213,7 @@ def read_back(parquet: Path, metric: str, window: tuple[int, int]) -> float:
 def session(name: str, base: Path, values: int, metric: str, repeats: int) -> None:
     """Convert and report."""
     parquet = base.parent.parent / f"{name}.parquet"
-    command = [sys.executable, "-m", "kveval.pcp", str(base), "-o", str(parquet)]
+    command = [sys.executable, "-m", "pcp_parquet", str(base), "-o", str(parquet)]
     os.environ["PYTHONPATH"] = str(ROOT / "scripts")
     runs = [timed(command) for _ in range(repeats)]
     seconds, busy, _ = min(runs)
@@ -223,7 +223,7 @@ def session(name: str, base: Path, values: int, metric: str, repeats: int) -> No
     print(f"{name}: {values:,} values, archive {raw / 1e6:.1f} MB", flush=True)
     rate = values / seconds / 1e6
     print(
-        f"  kveval.pcp {seconds:.2f} s ({busy:.2f} s processor) = {rate:.1f} M values/s, peak {memory:.0f} MiB"
+        f"  pcp_parquet {seconds:.2f} s ({busy:.2f} s processor) = {rate:.1f} M values/s, peak {memory:.0f} MiB"
     )
     print(
         f"  Parquet {stored / 1e6:.1f} MB, archive as .zst {small / 1e6:.1f} MB, ratio {stored / small:.2f}"

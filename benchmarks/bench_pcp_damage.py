@@ -40,12 +40,12 @@ import zstandard
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from kveval.pcp.archive.compression import Decompressed  # noqa: E402
-from kveval.pcp.archive.files import opened  # noqa: E402
-from kveval.pcp.archive.problems import ArchiveError, ProblemLog  # noqa: E402
-from kveval.pcp.archive.wire import INDEX_ENTRY, LABEL_SIZE, MAGIC  # noqa: E402
-from kveval.pcp.conversion.checking import check  # noqa: E402
-from kveval.pcp.conversion.conversion import convert  # noqa: E402
+from pcp_parquet.archive.compression import Decompressed  # noqa: E402
+from pcp_parquet.archive.files import opened  # noqa: E402
+from pcp_parquet.archive.problems import ArchiveError, ProblemLog  # noqa: E402
+from pcp_parquet.archive.wire import INDEX_ENTRY, LABEL_SIZE, MAGIC  # noqa: E402
+from pcp_parquet.conversion.checking import check  # noqa: E402
+from pcp_parquet.conversion.conversion import convert  # noqa: E402
 
 SECONDS, MEBIBYTES = 10.0, 512
 LOST, CHANGED = SILENT = ("rows lost, silent", "rows changed, silent")

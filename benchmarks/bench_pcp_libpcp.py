@@ -28,12 +28,12 @@ import pyarrow.parquet as pq
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from kveval.pcp.archive.files import opened, split_name  # noqa: E402
-from kveval.pcp.archive.member import Stream  # noqa: E402
-from kveval.pcp.archive.problems import ArchiveError, ProblemLog  # noqa: E402
-from kveval.pcp.archive.records import Block  # noqa: E402
-from kveval.pcp.conversion.conversion import ConversionSummary, convert, survey  # noqa: E402
-from kveval.pcp.parquet.reading import LongFile, codes  # noqa: E402
+from pcp_parquet.archive.files import opened, split_name  # noqa: E402
+from pcp_parquet.archive.member import Stream  # noqa: E402
+from pcp_parquet.archive.problems import ArchiveError, ProblemLog  # noqa: E402
+from pcp_parquet.archive.records import Block  # noqa: E402
+from pcp_parquet.conversion.conversion import ConversionSummary, convert, survey  # noqa: E402
+from pcp_parquet.parquet.reading import LongFile, codes  # noqa: E402
 
 Reading = dict[str, Any]
 FLOATS = ("float", "double")

@@ -31,17 +31,17 @@ import pyarrow.dataset as ds
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
-from kveval.pcp.archive.files import opened  # noqa: E402
-from kveval.pcp.archive.loading import load_all  # noqa: E402
-from kveval.pcp.archive.meta import Desc  # noqa: E402
-from kveval.pcp.archive.problems import ArchiveError, ProblemLog  # noqa: E402
-from kveval.pcp.archive.units import COUNTER, STRING, U64  # noqa: E402
-from kveval.pcp.conversion.conversion import Scan  # noqa: E402
-from kveval.pcp.tool.domains import Inventory  # noqa: E402
-from kveval.pcp.tool.interpolation import Moments, present, rates  # noqa: E402
-from kveval.pcp.tool.intervals import parse_interval  # noqa: E402
-from kveval.pcp.tool.samples import SampleStore, SeriesSamples  # noqa: E402
-from kveval.pcp.tool.scaling import scaling  # noqa: E402
+from pcp_parquet.archive.files import opened  # noqa: E402
+from pcp_parquet.archive.loading import load_all  # noqa: E402
+from pcp_parquet.archive.meta import Desc  # noqa: E402
+from pcp_parquet.archive.problems import ArchiveError, ProblemLog  # noqa: E402
+from pcp_parquet.archive.units import COUNTER, STRING, U64  # noqa: E402
+from pcp_parquet.conversion.conversion import Scan  # noqa: E402
+from pcp_parquet.tool.domains import Inventory  # noqa: E402
+from pcp_parquet.tool.interpolation import Moments, present, rates  # noqa: E402
+from pcp_parquet.tool.intervals import parse_interval  # noqa: E402
+from pcp_parquet.tool.samples import SampleStore, SeriesSamples  # noqa: E402
+from pcp_parquet.tool.scaling import scaling  # noqa: E402
 
 COLUMNS_AT_ONCE = 500
 MODES = {"raw": ["-r"], "rates": ["-t"], "samples": ["-R", "-t"]}
@@ -326,7 +326,7 @@ def _archive(
         command = [
             sys.executable,
             "-m",
-            "kveval.pcp",
+            "pcp_parquet",
             "-a",
             archive,
             "--wide",

@@ -15,7 +15,10 @@ import msgspec
 import numpy as np
 import zstandard
 from tests.support.synthetic import run_description
-from tests.unit.pcp.test_archive_writer import (
+
+from kveval.campaign.cell import Cell
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.tests.test_archive_writer import (
     COUNTER,
     DOUBLE,
     NULL,
@@ -26,9 +29,6 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
     units,
 )
-
-from kveval.campaign.cell import Cell
-from kveval.pcp.conversion.conversion import convert
 
 MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")
 ARMS = (

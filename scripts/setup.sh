@@ -30,7 +30,7 @@ for part in "$@"; do
         workflow)
             ensure_env workflow .venv 1 install_workflow envs/workflow.lock
             install_command .venv kveval kveval
-            install_command .venv pcp-parquet kveval.pcp
+            install_command .venv pcp-parquet pcp_parquet
             ;;
         server)
             if current .server-venv/.kveval-stamp .server-venv envs/torch-gpu.lock envs/server-gpu.lock; then

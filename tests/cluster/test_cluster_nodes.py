@@ -38,8 +38,8 @@ from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.nodes import fingerprint
 from kveval.engines.kubernetes.teardown import remove
 from kveval.pcp.archive_tools import pack_archives
-from kveval.pcp.parquet.reading import archive_info, series
 from kveval.workflow.doctor.doctor import diagnose
+from pcp_parquet.parquet.reading import archive_info, series
 
 pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]
 NODES = (

@@ -16,7 +16,7 @@ from tests.support.tree import Tree, served
 
 from kveval.measure.status import status_path
 from kveval.pcp.installation import RecordingError, require_pcp
-from kveval.pcp.parquet.reading import describe, series
+from pcp_parquet.parquet.reading import describe, series
 
 pytestmark = pytest.mark.e2e
 CELL = "Qwen3-0.6B/native-offload/10000"

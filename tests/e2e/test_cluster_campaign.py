@@ -25,7 +25,7 @@ from tests.support.cluster_chain import (
 from tests.support.fault_chain import ADOPTED, REPOSITORY, workflow_copy
 from tests.support.report_text import whole_report
 
-from kveval.pcp.parquet.reading import describe, series
+from pcp_parquet.parquet.reading import describe, series
 
 ENVIRONMENT = REPOSITORY / ".server-venv"
 RESULTS = "results/campaigns/cluster-smoke"

@@ -18,7 +18,8 @@ import numpy as np
 import zstandard
 from benchmarks import campaign_files as files
 from tests.gates.library import PlannedCell, host_fingerprint, planned_cells
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.tests.test_archive_writer import (
     COUNTER,
     DOUBLE,
     NULL,

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import duckdb
 import jsonschema
 import yaml
 from snakemake.cli import get_argument_parser
@@ -29,9 +30,9 @@ from typer import TyperException
 from typer.main import get_group
 
 from kveval.importing import october_2025
-from kveval.pcp.tool import options
 from kveval.workflow.campaign_source import SITE
 from kveval.workflow.command.main import app
+from pcp_parquet.tool import options
 
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 # A table of targets: its first column goes on where the head's command stops.
@@ -79,7 +80,7 @@ PLACEHOLDER = re.compile(r"\.\.\.|(?<![A-Za-z0-9])[A-Z][A-Z_]+(?![a-z0-9])")
 # Tools whose parsers read the documented words themselves.
 PARSERS: dict[str, Callable[..., Any]] = {
     "pcp-parquet": options.parse,
-    "kveval.pcp": options.parse,
+    "pcp_parquet": options.parse,
     "kveval.importing.october_2025": october_2025.main,
 }
 
@@ -122,6 +123,15 @@ def prose(text: str) -> str:
     )
 
 
+def wrong_sql(text: str) -> list[str]:
+    """What is wrong in SQL, as DuckDB reads it; whether its tables exist is not looked at."""
+    try:
+        duckdb.extract_statements(text)
+    except duckdb.Error as error:
+        return [str(error)]
+    return []
+
+
 def wrong_in(text: str) -> list[str]:
     """What is wrong in the blocks of a page, with its lines."""
     aliases: dict[str, list[str]] = {}
@@ -138,6 +148,8 @@ def wrong_in(text: str) -> list[str]:
                 wrong = wrong_yaml(yaml.safe_load(block.text))
             case "python":
                 wrong = wrong_python(block.text)
+            case "sql":
+                wrong = wrong_sql(block.text)
             case "" if re.search(
                 r"^(snakemake|kveval|bash|python|pcp-parquet) ",
                 block.text,

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.paths import SCRIPTS
+from tests.support.paths import SCRIPTS, library_files
 
 LEFT = Path(__file__).with_name("nested.txt")
 _COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
@@ -45,7 +45,7 @@ def places(package: str = "", root: Path = SCRIPTS) -> list[str]:
     name = package.replace("/", ".").removeprefix("scripts.")
     return [
         f"scripts/{path.relative_to(root).as_posix()}:{node.lineno}: nested {_kind(node)}"
-        for path in sorted(root.rglob("*.py"))
+        for path in sorted(_files(root))
         if _belongs(_package(path, root), name)
         for node in nested(ast.parse(path.read_text(encoding="utf-8")))
     ]
@@ -54,7 +54,7 @@ def places(package: str = "", root: Path = SCRIPTS) -> list[str]:
 def counted(root: Path = SCRIPTS) -> dict[str, int]:
     """Return how many each package has, its subpackages apart; packages without any are left out."""
     packages = Counter[str]()
-    for path in root.rglob("*.py"):
+    for path in _files(root):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         packages[_package(path, root)] += sum(1 for _ in nested(tree))
     return {package: count for package, count in sorted(packages.items()) if count}
@@ -78,6 +78,10 @@ def update() -> str:
     entries = [f"{package} {count}" for package, count in now.items()]
     LEFT.write_text("\n\n".join([head, *entries]) + "\n", encoding="utf-8")
     return f"{sum(before.values())} before, {sum(now.values())} now"
+
+
+def _files(root: Path) -> list[Path]:
+    return [*root.glob("*.py"), *library_files(root)]
 
 
 def _package(path: Path, root: Path) -> str:

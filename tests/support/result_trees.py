@@ -7,7 +7,8 @@ from typing import Any
 
 import zstandard
 from tests.support.guidellm_reports import START, Story, document
-from tests.unit.pcp.test_archive_writer import (
+
+from pcp_parquet.tests.test_archive_writer import (
     COUNTER,
     DOUBLE,
     U64,

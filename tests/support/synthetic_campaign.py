@@ -12,7 +12,15 @@ import pandas as pd
 import yaml
 from tests.support.paths import CONFIG
 from tests.support.synthetic import level_row, run_description
-from tests.unit.pcp.test_archive_writer import (
+
+from kveval.analysis.peaks import peak_row
+from kveval.analysis.statistics.campaign import compare_all
+from kveval.campaign.campaign_file import Comparison
+from kveval.campaign.cell import Cell
+from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.store.run_file import Change, Run
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.tests.test_archive_writer import (
     COUNTER,
     DOUBLE,
     NULL,
@@ -23,14 +31,6 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
     units,
 )
-
-from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import compare_all
-from kveval.campaign.campaign_file import Comparison
-from kveval.campaign.cell import Cell
-from kveval.pcp.conversion.conversion import convert
-from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.store.run_file import Change, Run
 
 METRICS: dict[str, dict[str, Any]] = yaml.safe_load(
     (CONFIG / "metrics.yaml").read_text(encoding="utf-8")

@@ -142,8 +142,8 @@ def test_a_wrong_command_is_found(command: str) -> None:
     [
         "```yaml\ngoodput: {ttft: 2000}\n```",
         "```yaml\nname: mine\nmatrx: []\n```",
-        "```python\nfrom kveval.pcp.parquet.rates import rates\n```",
-        "```python\nfrom kveval.pcp.parquet.reading import series\n\nseries(parquet, 'x', starts=1)\n```",
+        "```python\nfrom pcp_parquet.parquet.rates import rates\n```",
+        "```python\nfrom pcp_parquet.parquet.reading import series\n\nseries(parquet, 'x', starts=1)\n```",
         "```\nsnakemake report\n```",
         "```toml\n[a]\n```",
         "Then `snakemake reports` and look.",

@@ -135,7 +135,7 @@ def test_a_benchmark_imports_what_the_library_has(path: Path) -> None:
         if (
             isinstance(node, ast.ImportFrom)
             and node.module
-            and node.module.startswith("kveval")
+            and node.module.startswith(("kveval", "pcp_parquet"))
         ):
             module = importlib.import_module(node.module)
             for name in (alias.name for alias in node.names):

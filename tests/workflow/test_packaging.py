@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
-from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS
+from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS, library_files
 from tests.workflow.test_setup import ENVS, requirements
 
 pytestmark = pytest.mark.workflow
@@ -99,6 +99,7 @@ def test_the_wheel_has_the_library_the_configuration_and_the_manifests(
     ]
     packaged = {name for name in names if not name.split("/")[0].endswith("dist-info")}
     expected = {f"kveval/{name}" for name in files_below(SCRIPTS / "kveval")}
+    expected |= {path.relative_to(SCRIPTS).as_posix() for path in library_files()}
     for folder in FOLDERS:
         expected |= {
             f"kveval/data/{folder}/{name}" for name in files_below(REPOSITORY / folder)

@@ -7,11 +7,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from kveval.importing.plan import LevelPlan, RunPlan
-from kveval.pcp.archive.problems import ArchiveError
-from kveval.pcp.conversion.conversion import convert
-from kveval.pcp.parquet.rates import PreparedCounter
-from kveval.pcp.parquet.reading import describe, series
 from kveval.stacks.registry import IMPORTED_SERVER
+from pcp_parquet.archive.problems import ArchiveError
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.parquet.rates import PreparedCounter
+from pcp_parquet.parquet.reading import describe, series
 
 _TOKENS = "generation_tokens"
 _METRICS = (

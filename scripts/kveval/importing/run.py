@@ -18,13 +18,13 @@ from kveval.host.files import is_lfs_pointer, sha256_file, write_json
 from kveval.importing.counters import counters_of
 from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.importing.trees import ARCHIVES_NAME
-from kveval.pcp.archive.files import split_name
-from kveval.pcp.archive.index import read_index
-from kveval.pcp.archive.member import Member
-from kveval.pcp.archive.problems import ProblemLog
-from kveval.pcp.archive.tars import is_tar
 from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store, pointer
+from pcp_parquet.archive.files import split_name
+from pcp_parquet.archive.index import read_index
+from pcp_parquet.archive.member import Member
+from pcp_parquet.archive.problems import ProblemLog
+from pcp_parquet.archive.tars import is_tar
 
 # A sample before a level and one after it, so that counters have a value at both of its ends.
 _MARGIN_S = 30.0

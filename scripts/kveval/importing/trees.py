@@ -15,7 +15,7 @@ import msgspec
 
 from kveval.campaign.result_names import NamePattern
 from kveval.importing.settings import CONFIG_NAME
-from kveval.pcp.archive.tars import TARS
+from pcp_parquet.archive.tars import TARS
 
 REPORT_NAME = "guidellm-results.json"
 ARCHIVES_NAME = "pcp-archives"

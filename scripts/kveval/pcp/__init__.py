@@ -1,5 +1,5 @@
-"""Performance Co-Pilot: recording with it, its archives to Parquet, and reading that back.
+"""Recording with Performance Co-Pilot (PCP), what PCP is on this machine, and what is asked of a recording.
 
-Knows `host`; where PCP is not installed, `direct` records without it.
-`python -m kveval.pcp`, or pcp-parquet, is the converter as a tool: docs/pcp.md.
+Knows `host`, and `pcp_parquet` for the format of archives and their tables; where PCP is not installed, `direct` records
+without it.
 """

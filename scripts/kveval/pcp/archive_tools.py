@@ -9,8 +9,8 @@ from pathlib import Path
 import zstandard
 
 from kveval.host.files import make_last, replacing
-from kveval.pcp.archive.files import split_name
 from kveval.pcp.installation import Pcp, RecordingError, base_environment, find_pcp
+from pcp_parquet.archive.files import split_name
 
 
 def archive_files(base: Path) -> list[Path]:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from kveval.pcp.archive.problems import PERHAPS_LOST, ArchiveError
 from kveval.pcp.archive_tools import archive_files
-from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.installation import RecordingError
-from kveval.pcp.parquet.reading import LongFile, samples_of
+from pcp_parquet.archive.problems import PERHAPS_LOST, ArchiveError
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.parquet.reading import LongFile, samples_of
 
 
 @dataclass(frozen=True)

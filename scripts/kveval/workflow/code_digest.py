@@ -8,18 +8,20 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-_LIBRARY = Path(__file__).resolve().parent.parent
-_PACKAGE = _LIBRARY.name
-# `from kveval.X import A, B` with or without parentheses, the one form in which the library is imported.
+_SCRIPTS = Path(__file__).resolve().parents[2]
+_PACKAGES = ("kveval", "pcp_parquet")
+# `from kveval.X import A, B` with or without parentheses, the one form in which these packages are imported.
 _IMPORT = re.compile(
-    rf"^[ \t]*from[ \t]+{_PACKAGE}((?:\.\w+)*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]+)",
+    rf"^[ \t]*from[ \t]+((?:{'|'.join(_PACKAGES)})(?:\.\w+)*)[ \t]+import[ \t]+(\([^)]*\)|[^\n]+)",
     flags=re.MULTILINE,
 )
 _COMMENT = re.compile(r"#[^\n]*")
 
 
 def files_behind(script: Path, *modules: str) -> list[Path]:
-    """Return a script, all modules of kveval that it imports, directly or not, and the data files beside them.
+    """Return a script, all modules of ours that it imports, directly or not, and the data files beside them.
+
+    Those are the modules of kveval and of pcp_parquet, which lie beside the scripts.
 
     `modules`: dotted names of further modules, which are imported by a name made at run time. Data files are all files
     of a module's own package that are not Python: templates, schemas, styles; not those of the packages above it.
@@ -28,7 +30,7 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
     files: set[Path] = set()
     waiting = [script]
     for module in modules:
-        if (file := _file(module.removeprefix(_PACKAGE))) is None:
+        if (file := _file(module)) is None:
             raise FileNotFoundError(f"there is no module {module}")
         waiting.append(file)
     while waiting:
@@ -44,7 +46,7 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
 
 
 def code_behind(script: str, *modules: str, beside: Iterable[str] = ()) -> str:
-    """Return the digest of a script, by its name in scripts/, of all of kveval that it imports, and of `modules`.
+    """Return the digest of a script, by its name in scripts/, of all of ours that it imports, and of `modules`.
 
     `beside`: further files of the repository that the script reads. As inputs, which are local, they would keep jobs
     on this machine where a storage provider sends them elsewhere.
@@ -52,7 +54,7 @@ def code_behind(script: str, *modules: str, beside: Iterable[str] = ()) -> str:
     As a rule's parameter the digest reruns jobs after an edit of the library code they use. The modules as inputs, 25
     files per job, would take most of the planning time. Raises FileNotFoundError as `files_behind`.
     """
-    files = files_behind(_LIBRARY.parent / f"{script}.py", *modules)
+    files = files_behind(_SCRIPTS / f"{script}.py", *modules)
     return digest([*files, *(Path(name).resolve() for name in beside)])
 
 
@@ -61,7 +63,7 @@ def digest(files: Iterable[Path]) -> str:
     total = hashlib.sha256()
     for path in sorted(files):
         total.update(
-            f"{path.relative_to(_LIBRARY.parent.parent).as_posix()} {_text_digest(path)}\n".encode()
+            f"{path.relative_to(_SCRIPTS.parent).as_posix()} {_text_digest(path)}\n".encode()
         )
     return total.hexdigest()[:16]
 
@@ -92,7 +94,7 @@ def _imported(path: Path) -> tuple[Path, ...]:
         folder / "__init__.py"
         for file in files
         for folder in file.parents
-        if folder.is_relative_to(_LIBRARY)
+        if folder != _SCRIPTS and folder.is_relative_to(_SCRIPTS)
     ]
     return tuple(dict.fromkeys([*files, *begun]))
 
@@ -122,8 +124,8 @@ def _data(folder: Path) -> tuple[Path, ...]:
 
 
 def _file(name: str) -> Path | None:
-    """Return the file of a module, named from the library on, as .host.errors; None if there is none."""
-    place = _LIBRARY.joinpath(*name.split("."))
+    """Return the file of a module, by its dotted name; None if there is none."""
+    place = _SCRIPTS.joinpath(*name.split("."))
     return next(
         (
             path

@@ -9,10 +9,10 @@ from tests.support.guidellm_reports import START, Story
 from tests.support.result_trees import HOUR, write_archive
 
 from kveval.analysis.levels.recording import convert_recording
-from kveval.pcp.archive.problems import ArchiveError
-from kveval.pcp.conversion.conversion import convert
-from kveval.pcp.parquet.reading import archive_info, series
 from kveval.store.run_file import RunFileError
+from pcp_parquet.archive.problems import ArchiveError
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.parquet.reading import archive_info, series
 
 
 def stored(folder: Path, recording: dict[str, Any]) -> Path:

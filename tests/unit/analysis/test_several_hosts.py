@@ -5,7 +5,14 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.support.paths import CONFIG
-from tests.unit.pcp.test_archive_writer import (
+
+from kveval.analysis.levels.recording import convert_recording
+from kveval.analysis.system.metrics import SystemRecording, parse_metrics
+from kveval.analysis.system.timelines import timeline
+from kveval.pcp.archive_tools import pack_archives
+from kveval.pcp.installation import RecordingError
+from pcp_parquet.parquet.reading import archive_info
+from pcp_parquet.tests.test_archive_writer import (
     COUNTER,
     DOUBLE,
     NULL,
@@ -16,13 +23,6 @@ from tests.unit.pcp.test_archive_writer import (
     pmid,
     units,
 )
-
-from kveval.analysis.levels.recording import convert_recording
-from kveval.analysis.system.metrics import SystemRecording, parse_metrics
-from kveval.analysis.system.timelines import timeline
-from kveval.pcp.archive_tools import pack_archives
-from kveval.pcp.installation import RecordingError
-from kveval.pcp.parquet.reading import archive_info
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

@@ -10,17 +10,6 @@ import pytest
 import yaml
 from tests.support.paths import CONFIG
 from tests.support.synthetic import level_row
-from tests.unit.pcp.test_archive_writer import (
-    COUNTER,
-    DOUBLE,
-    NULL,
-    U64,
-    Metric,
-    Writer,
-    indom,
-    pmid,
-    units,
-)
 
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.system.checks_system import WindowMetrics
@@ -31,7 +20,18 @@ from kveval.analysis.system.metrics import (
     parse_metrics,
     with_system_metrics,
 )
-from kveval.pcp.conversion.conversion import convert
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.tests.test_archive_writer import (
+    COUNTER,
+    DOUBLE,
+    NULL,
+    U64,
+    Metric,
+    Writer,
+    indom,
+    pmid,
+    units,
+)
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND

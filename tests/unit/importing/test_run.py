@@ -32,9 +32,9 @@ from kveval.importing.run import (
     spans,
 )
 from kveval.importing.table import write_table
-from kveval.pcp.parquet.reading import archive_info, describe
 from kveval.store.run_file import read_run, stored_run
 from kveval.store.store import Store
+from pcp_parquet.parquet.reading import archive_info, describe
 
 MODEL = "Qwen3-0.6B"
 METRICS = {

@@ -11,16 +11,16 @@ import pytest
 from tests.support.fault_chain import needs_pcp
 
 from kveval.host.processes import supervisor
-from kveval.pcp.conversion.conversion import convert
 from kveval.pcp.direct import samples
 from kveval.pcp.direct.host import host_samples
 from kveval.pcp.direct.prometheus import Exporter, describe
 from kveval.pcp.direct.recorder import direct_recording
 from kveval.pcp.direct.samples import About, DirectFile, DirectSample
 from kveval.pcp.installation import RecordingError
-from kveval.pcp.parquet.reading import LongFile, series
 from kveval.pcp.recording import RecordingSettings, recording
 from kveval.pcp.verification import verify_recording
+from pcp_parquet.conversion.conversion import convert
+from pcp_parquet.parquet.reading import LongFile, series
 
 TEXT = """# HELP vllm:num_requests_running Number of requests running.
 # TYPE vllm:num_requests_running gauge

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.pcp.test_archive_writer import NULL, U32, Metric, Writer, pmid
 
 from kveval.host.processes import supervisor
 from kveval.pcp import installation as recording_pcp
@@ -20,6 +19,7 @@ from kveval.pcp.installation import (
 )
 from kveval.pcp.recording import RecordingSettings, dead_agents, recording
 from kveval.pcp.verification import verify_recording
+from pcp_parquet.tests.test_archive_writer import NULL, U32, Metric, Writer, pmid
 
 RUNNING = "openmetrics.vllm.vllm.num_requests_running"
 

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.paths import library_files
 
 import kveval
 from kveval.workflow import code_digest as imports
 from kveval.workflow.code_digest import digest, files_behind
 
-LIBRARY = Path(kveval.__file__).parent
-SCRIPTS = LIBRARY.parent
+SCRIPTS = Path(kveval.__file__).parents[1]
 # The script of every rule that has a digest of its code, and the modules that it imports by a name made at run time.
 SCRIPTED = sorted(
     set(
@@ -44,6 +44,8 @@ def test_what_a_script_imports_directly_or_not_is_behind_it() -> None:
         "extract_peak.py",
         "kveval/load/levels.py",
         "kveval/analysis/levels/outcomes.py",
+        "pcp_parquet/__init__.py",
+        "pcp_parquet/archive/problems.py",
     } <= load
     assert not any(
         name.startswith(("kveval/report/", "kveval/engines/")) for name in load
@@ -76,16 +78,15 @@ def loaded_by(script: str, listed: Path) -> list[str]:
     """
     child = os.fork()
     if child == 0:
-        for name in [
-            name for name in sys.modules if name.split(".")[0] in ("kveval", *SCRIPTED)
-        ]:
+        ours = (*imports._PACKAGES, *SCRIPTED)
+        for name in [name for name in sys.modules if name.split(".")[0] in ours]:
             del sys.modules[name]
         with contextlib.suppress(BaseException):
             importlib.import_module(script)
             found = [
                 m.__file__
                 for name, m in sys.modules.items()
-                if name.startswith("kveval.") and m.__file__
+                if name.split(".")[0] in imports._PACKAGES and m.__file__
             ]
             listed.write_text("\n".join(found), encoding="utf-8")
         os._exit(0)
@@ -117,12 +118,13 @@ def test_every_edit_of_a_module_that_a_script_loads_changes_its_digest(
 
 
 def test_the_text_tells_of_the_same_imports_as_the_syntax_tree() -> None:
-    for path in LIBRARY.rglob("*.py"):
+    for path in library_files():
         found = set()
         for node in ast.walk(ast.parse(path.read_bytes())):
             if isinstance(node, ast.Import):
                 assert not any(
-                    alias.name.split(".")[0] == "kveval" for alias in node.names
+                    alias.name.split(".")[0] in imports._PACKAGES
+                    for alias in node.names
                 ), path
             elif isinstance(node, ast.ImportFrom):
                 assert not node.level, path
@@ -130,11 +132,7 @@ def test_the_text_tells_of_the_same_imports_as_the_syntax_tree() -> None:
                     node.module,
                     *(f"{node.module}.{alias.name}" for alias in node.names),
                 }
-        own = {
-            name.removeprefix("kveval")
-            for name in found
-            if name.split(".")[0] == "kveval"
-        }
+        own = {name for name in found if name.split(".")[0] in imports._PACKAGES}
         files = {file for name in own if (file := imports._file(name))}
         found = set(imports._imported(path))
         assert files <= found, path
@@ -142,7 +140,7 @@ def test_the_text_tells_of_the_same_imports_as_the_syntax_tree() -> None:
 
 
 def test_a_digest_is_that_of_names_and_texts(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(imports, "_LIBRARY", tmp_path)
+    monkeypatch.setattr(imports, "_SCRIPTS", tmp_path)
     one, other = tmp_path / "one.py", tmp_path / "other.py"
     one.write_text("a = 1\n")
     other.write_text("a = 1\n")

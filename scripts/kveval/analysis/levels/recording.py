@@ -5,10 +5,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from kveval.pcp.archive.problems import ArchiveError
-from kveval.pcp.conversion.conversion import convert, write_empty
-from kveval.pcp.conversion.pcp2arrow import from_pcp2arrow
 from kveval.store.run_file import RunFileError
+from pcp_parquet.archive.problems import ArchiveError
+from pcp_parquet.conversion.conversion import convert, write_empty
+from pcp_parquet.conversion.pcp2arrow import from_pcp2arrow
 
 CONVERTERS = {"kveval": convert, "pcp2arrow": from_pcp2arrow}
 _MEASURED = "raw/pcp.tar.zst"

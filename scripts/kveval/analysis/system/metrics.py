@@ -22,8 +22,8 @@ from kveval.analysis.system.checks_system import WindowMetrics
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, select_series
 from kveval.campaign.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
-from kveval.pcp.parquet.reading import samples_of
 from kveval.stacks.registry import recorded_as
+from pcp_parquet.parquet.reading import samples_of
 
 SYSTEM_CHECKS = checks_in(checks_system)
 # The fewest samples that describe a window.

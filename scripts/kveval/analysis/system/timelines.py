@@ -11,9 +11,9 @@ import pandas as pd
 
 from kveval.analysis.system.metrics import UNIT_FACTORS
 from kveval.campaign.catalogue import name_for
-from kveval.pcp.parquet.rates import rate
-from kveval.pcp.parquet.reading import describe, series
 from kveval.stacks.registry import recorded_as
+from pcp_parquet.parquet.rates import rate
+from pcp_parquet.parquet.reading import describe, series
 
 # The number of samples over which a ratio is taken: within a single one the denominator may not have changed.
 RATIO_SAMPLES = 5

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kveval.analysis.estimators.spreads import Array
-from kveval.pcp.parquet.reading import Samples
+from pcp_parquet.parquet.reading import Samples
 
 Times = npt.NDArray[np.int64]
 Window = tuple[int, int]

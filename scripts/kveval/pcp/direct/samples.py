@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from kveval.pcp.conversion.catalog import Ints
-from kveval.pcp.conversion.chunks import Chunk
-from kveval.pcp.conversion.footer import ArchiveInfo, MetricInfo, encode
-from kveval.pcp.conversion.table import LongWriter
+from pcp_parquet.conversion.catalog import Ints
+from pcp_parquet.conversion.chunks import Chunk
+from pcp_parquet.conversion.footer import ArchiveInfo, MetricInfo, encode
+from pcp_parquet.conversion.table import LongWriter
 
 FLUSH_ROWS = 1_000_000
 
