@@ -69,8 +69,10 @@ def _with_tiers(
     if device is not None and tokens is not None and tokens != device.tokens:
         device = DeviceSize(tokens, tokens, tokens, "as configured", configured=True)
     of_cells = {cell: curves.cells[cell] for cell in cells}
-    bounds = tuple({cell: bound[cell] for cell in cells} for bound in curves.bounds)
-    return replace(curves, cells=of_cells, device=device, bounds=bounds)
+    bounds = list[dict[Cell, CellCurves]]()
+    for bound in curves.bounds:
+        bounds.append({cell: bound[cell] for cell in cells})
+    return replace(curves, cells=of_cells, device=device, bounds=tuple(bounds))
 
 
 def _left_to_curve(config: Config, cell: Cell, device: DeviceSize) -> str:
@@ -166,9 +168,10 @@ def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
     if not sizes:
         return None
     points = max(size.points for size in sizes)
+    adding = min(size.tokens[0] for size in sizes)
+    full = min(size.tokens[1] for size in sizes)
     first, last = (
-        needed_size(specifications, min(tokens), curves.level)
-        for tokens in zip(*(size.tokens for size in sizes), strict=True)
+        needed_size(specifications, tokens, curves.level) for tokens in (adding, full)
     )
     return f"{first}, and adds up to {points:.1f} points with {last}"
 
