@@ -195,8 +195,8 @@ def change_other_arm(folder: Path) -> None:
 def change_proof(folder: Path) -> None:
     edit(
         folder / "config" / "scenarios.yaml",
-        "unit: bytes",
-        "unit: bytes\n      at_least: 1024",
+        "unit: tokens",
+        "unit: tokens\n      at_least: 1024",
     )
 
 
@@ -217,7 +217,7 @@ def change_version(folder: Path) -> None:
 
 
 def raise_protocol(folder: Path) -> None:
-    path = folder / "scripts" / "kveval" / "campaign" / "config.py"
+    path = folder / "scripts" / "kveval" / "configuration" / "config.py"
     path.write_text(
         re.sub(
             r"^PROTOCOL = (\d+)",
