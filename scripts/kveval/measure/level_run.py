@@ -182,7 +182,7 @@ class Levels:
             "load_start_s": round(facts.start - ran.began, 2),
             "ready_s": round(ready_s, 2),
             "counters": changes(before, after),
-            **self._others(times),
+            "others_cpu_percent": self._others_percent(times),
             **({} if ran.primed is None else {"primed": asdict(ran.primed)}),
             **({} if level.longer == 1 else {"seconds": workload.seconds}),
             "cache_reset": self.session.deployer.empties_caches,
@@ -190,11 +190,12 @@ class Levels:
             "error": None,
         }
 
-    def _others(self, times: Sequence[CpuTime]) -> dict[str, float]:
-        """Say what share of the processors others took, %, from the first time to the last, if the server is here."""
-        here = self._server_processes()
-        share = times[-1].others_percent(times[0]) if here else None
-        return {} if share is None else {"others_cpu_percent": round(share, 2)}
+    def _others_percent(self, times: Sequence[CpuTime]) -> float | None:
+        """Return what share of the processors others took from the first time to the last; None if no server is here."""
+        if not self._server_processes():
+            return None
+        share = times[-1].others_percent(times[0])
+        return None if share is None else round(share, 2)
 
     def _server_processes(self) -> Sequence[int]:
         server = self.session.deployer.server
