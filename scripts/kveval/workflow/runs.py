@@ -191,7 +191,8 @@ class Runs:
         """The runs that exist. Raises WorkflowError, with the known reasons, if there are none."""
         campaign = self.config.campaign
         logs = Path("logs", campaign.name)
-        existing = measured_so_far(self.planned, Path(campaign.results), logs)
+        results = Path(campaign.results)
+        existing = measured_so_far(self.planned, results, logs, self._is_outdated)
         if not existing.runs:
             reasons = "".join(
                 f"\n  {cell.path}: {reason}"
@@ -320,6 +321,12 @@ class Runs:
         """Tell whether a file of a run is there and names its measurement; it names none that is not known."""
         named = named_measurement(file)
         return named is not None and named == self.measurement(run)
+
+    def _is_outdated(self, cell: Cell, name: str) -> bool:
+        """Tell whether the pointer of a run names another measurement than is planned; not if either is not known."""
+        run = self._run(cell.path, name)
+        named, planned = named_measurement(run.pointer), self.measurement(run)
+        return None not in (named, planned) and named != planned
 
     @cached_property
     def _hardware(self) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,12 +21,19 @@ class SoFar:
     failures: Mapping[Cell, str]
 
 
+OUTDATED = "is of an earlier form of the campaign: `report` measures it again"
+
+
 def measured_so_far(
-    runs: Iterable[tuple[Cell, str]], results: Path, logs: Path
+    runs: Iterable[tuple[Cell, str]],
+    results: Path,
+    logs: Path,
+    is_outdated: Callable[[Cell, str], bool] = lambda cell, name: False,
 ) -> SoFar:
     """Return which of a campaign's runs, (cell, folder's name such as run-1), exist, with every checksum verified.
 
-    `results`: folder of the cells; `logs`: the campaign's; the statuses of its jobs give the reasons.
+    `results`: folder of the cells; `logs`: the campaign's; the statuses of its jobs give the reasons. `is_outdated`
+    tells whether the run that exists is of another measurement than is planned now.
     """
     there: list[tuple[Cell, str]] = []
     damaged: list[tuple[Cell, str]] = []
@@ -37,6 +44,9 @@ def measured_so_far(
             absence = absence_of(job_log(logs, Path(cell.path, name)))
             if absence is not None:
                 absent.append((cell, str(absence)))
+            continue
+        if is_outdated(cell, name):
+            absent.append((cell, f"{name} {OUTDATED}"))
             continue
         try:
             place = stored_run(pointer)

@@ -54,6 +54,15 @@ def test_runs_that_exist_in_their_order_and_the_reason_for_one_that_failed(
     assert found.failures == {LOST: "failed: no memory"}
 
 
+def test_a_run_of_an_earlier_form_of_the_campaign_is_left_out_and_told(
+    campaign: Path,
+) -> None:
+    folders = campaign / "results", campaign / "logs"
+    found = measured_so_far(RUNS, *folders, lambda cell, name: name == "run-2")
+    assert found.runs == [(HERE, "run-1")]
+    assert found.failures[HERE].startswith("run-2 is of an earlier form")
+
+
 def test_a_run_that_was_stopped_has_not_failed(campaign: Path) -> None:
     message = "stopped by SIGTERM; everything it had started is gone"
     leave_status(log_of(campaign), state="stopped", message=message)
