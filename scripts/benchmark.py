@@ -133,9 +133,10 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
         build=config.build(cell),
         required=config.required_counters(cell),
         stall_limit_s=campaign.stall_limit_s,
-        secrets=campaign.secrets,
+        secrets=(*campaign.secrets, *campaign.keys),
         campaign=campaign.name,
         site=campaign.cluster,
+        existing=campaign.existing.get(cell.scenario),
         pointers=[campaign_pointer(config, *run) for run in planned_runs(config)],
         known_defects=config.catalogue.known_defects,
     )

@@ -1,7 +1,9 @@
 """The keys of a campaign's file: which cells, on which server, under which workload, how often."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -318,6 +320,32 @@ class Prices(Strict):
         return self
 
 
+def _address(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+        raise Mistake("is no address of a server: http://HOST:PORT", "no_address")
+    if parts.username or parts.password:
+        raise Mistake("has a password in it: name its variable in key", "password")
+    return url.rstrip("/").removesuffix("/v1")
+
+
+Address = Annotated[Text, AfterValidator(_address)]
+
+
+class ExistingServer(Strict):
+    """What answers already as one arm."""
+
+    url: Address = Field(description="where the load goes: http://HOST:PORT")
+    served_model: Text | None = None
+    """the model's name in requests; that of its checkpoint when left out"""
+    key: VariableName | None = None
+    """environment variable with the key that the server asks for; written nowhere"""
+    switch: Text | None = None
+    """command for the shell that brings this arm into service, before each of its runs; nothing else is changed"""
+    switch_limit_s: PositiveNumber = 600.0
+    """seconds for that command, and as many again until the server answers"""
+
+
 class Campaign(Strict):
     """One evaluation."""
 
@@ -330,8 +358,8 @@ class Campaign(Strict):
     )
     results: Annotated[Text, AfterValidator(_relative)] = "results"
     """folder of the results, below the current one; in a file without it results/campaigns/NAME"""
-    engine: Literal["local", "kubernetes"] = "local"
-    """where servers run: on this host, or on a cluster"""
+    engine: Literal["local", "kubernetes", "existing"] = "local"
+    """where servers run: started on this host, started on a cluster, or already running somewhere (existing)"""
     hardware: Text = Field(
         "this host",
         description="the machine in words, for the report; what is there is probed",
@@ -345,6 +373,8 @@ class Campaign(Strict):
     server: ServerConfig = Field(description="the software under test")
     cluster: Cluster | None = None
     """with engine kubernetes: the site; most of it is not part of a measurement's id"""
+    existing: dict[Name, ExistingServer] = Field({})
+    """with engine existing: what answers as each arm of the matrix"""
     workload: Name = Field(
         description="the load: an entry of workloads.yaml, or of workloads"
     )
@@ -379,10 +409,39 @@ class Campaign(Strict):
     workloads: dict[Name, Workload] = Field({})
     """workloads of this campaign, in addition to those of workloads.yaml"""
 
+    @property
+    def keys(self) -> list[str]:
+        """The environment variables with keys of existing servers."""
+        return sorted({server.key for server in self.existing.values() if server.key})
+
     @model_validator(mode="after")
     def _consistent(self, info: ValidationInfo) -> Self:
         refuse(self._mistakes(), info)
         return self
+
+    def _existing_mistakes(self) -> Iterator[Mistake]:
+        if self.engine != "existing":
+            if self.existing:
+                message = f"existing belongs to engine existing, not to {self.engine}"
+                yield Mistake(message, "existing_alone")
+            return
+        arms = {arm for entry in self.matrix for arm in entry.scenarios}
+        if missing := sorted(arms - self.existing.keys()):
+            message = f"existing lacks {', '.join(missing)}: where answers a server as this arm?"
+            yield Mistake(
+                f"{message} {missing[0]}: {{url: http://HOST:PORT}}", "no_server"
+            )
+        if self.reset_caches == "restart":
+            message = "reset_caches: restart needs servers that the workflow starts; engine existing has endpoint alone"
+            yield Mistake(message, "never_restarted")
+        shared = Counter(
+            server.url
+            for arm, server in self.existing.items()
+            if arm in arms and server.switch is None
+        )
+        for url in (url for url, arms_there in shared.items() if arms_there > 1):
+            message = f"existing: several arms are said to answer at {url}, and nothing switches between them"
+            yield Mistake(f"{message}: give each its switch, a command", "no_switch")
 
     def _mistakes(self) -> Iterator[Mistake]:
         described = self.cluster is not None, self.server.release is not None
@@ -392,6 +451,7 @@ class Campaign(Strict):
         if self.engine != "kubernetes" and any(described):
             message = f"cluster and server.release belong to engine kubernetes, not to {self.engine}"
             yield Mistake(message, "cluster_alone")
+        yield from self._existing_mistakes()
         if (
             self.prices is not None
             and self.prices.host_hour_usd is None

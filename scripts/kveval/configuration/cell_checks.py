@@ -3,7 +3,7 @@
 A problem's key is the part of the matrix, or the section of the campaign, that it is about; its file is open.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from kveval.campaign.builds import BESIDE, ArmBuild
@@ -259,3 +259,26 @@ def flags(args: Iterable[str]) -> set[str]:
         for argument in args
         if argument.startswith("--")
     }
+
+
+def existing_problems(
+    cell: Cell,
+    scenario: Scenario,
+    sidecars: Sequence[SidecarSpec],
+    build: ArmBuild | None,
+) -> Iterator[ConfigProblem]:
+    """What an arm has beside the server that answers already, and an address alone does not lead to."""
+    name = cell.scenario
+    if sidecars:
+        named = ", ".join(sidecar.name for sidecar in sidecars)
+        message = f"{name} has {named} beside its server, which an address alone does not lead to"
+        right = "an arm without, such as native-offload, or engine local or kubernetes"
+        yield wrong("scenarios", message, right, "existing_sidecars")
+    if "files" in scenario.kind.parts:
+        message = f"{name} has a tier of files, which an address alone does not lead to"
+        yield wrong(
+            "scenarios", message, "another arm, or engine local", "existing_files"
+        )
+    if build is not None:
+        message = f"{name} names a build to install, and engine existing starts nothing"
+        yield wrong("scenarios", message, "leave server out", "existing_build")

@@ -21,6 +21,7 @@ from kveval.campaign.release import Release
 from kveval.campaign.sizing import CacheSizes
 from kveval.campaign.specification import ServedModel, Specification
 from kveval.configuration.cell_checks import (
+    existing_problems,
     flags,
     overrides,
     server_problems,
@@ -31,6 +32,7 @@ from kveval.configuration.cell_checks import (
     wrong,
 )
 from kveval.configuration.deployment import deployed, deployment_problems
+from kveval.host.hashing import content_hash
 from kveval.stacks import arms
 from kveval.stacks.registry import SERVERS
 
@@ -92,6 +94,9 @@ def resolve_cell(
     workload, program = catalogue.workloads[campaign.workload], SERVERS[server.program]
     release = None if server.release is None else catalogue.releases[server.release]
     served = served_model(cell.model, model, scenario, server)
+    existing = campaign.existing.get(cell.scenario)
+    if existing is not None and existing.served_model is not None:
+        served = served.model_copy(update={"served_name": existing.served_model})
     _refuse(
         *size_problems(cell, scenario, server),
         *server_problems(cell, scenario, model, server, build),
@@ -120,6 +125,8 @@ def resolve_cell(
         ) from None
     sizes = msgspec.structs.replace(sizes, split=arm.split)
     sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
+    if existing is not None:
+        _refuse(*existing_problems(cell, scenario, sidecars, build))
     argv = (*program.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**program.common_environment(served, server), **arm.env}
     computed = flags(argv) | env.keys() | program.arm_flags
@@ -177,6 +184,7 @@ def resolve_cell(
         sidecars=sidecars,
         budget=sizes,
         fs_dir=server.fs_dir if "files" in scenario.kind.parts else UNSET,
+        address=UNSET if existing is None else content_hash(existing.url, 12),
         workload=workload.definition,
         reset_caches=campaign.reset_caches,
         images=images,

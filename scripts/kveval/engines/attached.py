@@ -1,15 +1,18 @@
-"""An engine for a server that runs already: it is measured from this host, and neither started, stopped nor restarted.
+"""An engine for servers that run already: they are measured from this host, and neither started, stopped nor restarted.
 
-Its deployer only attaches; load runner and recorder are those of this host. An address with several servers behind it
-counts as one server, whose metrics page is read at the same address.
+Its deployer only attaches; load runner and recorder are those of this host. What brings another arm into service is a
+command of the user's. An address with several servers behind it counts as one server, whose metrics page is read there.
 """
 
+import os
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from kveval.campaign.campaign_file import ExistingServer
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local.engine import HostEngine
 from kveval.engines.local.load_runner import require_load_possible
@@ -30,6 +33,7 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LOOK_S = 2.0
 _NO_LOG = Path("the log of whoever started it")
 _NOT_FOUND = (404, 405)
+_READY_S, _READY_POLL_S = 60.0, 1.0
 
 
 class AttachedServer(AddressedServer):
@@ -79,20 +83,23 @@ class AttachedServer(AddressedServer):
 
 
 class AttachedDeployer(Deployer[AttachedServer]):
-    """Attaches to the server at `url` and leaves it running.
+    """Attaches to the server of the job's arm and leaves it running.
 
     Its caches are emptied by its own endpoint, if that is open.
     """
 
     beginning = "attaching to the server"
 
-    def __init__(self, job: Job, url: str, say: Log) -> None:
+    def __init__(self, job: Job, existing: ExistingServer, log: Path, say: Log) -> None:
         specification = job.specification
         program = server_of(specification.versions)
         name = specification.model.served_name
-        endpoint = Endpoint(program, name, fetch_from(url), _NO_LOG)
+        key = os.environ.get(existing.key, "") if existing.key else ""
+        endpoint = Endpoint(program, name, fetch_from(existing.url, key), _NO_LOG)
         self._specification = specification
-        self._server = AttachedServer(endpoint, url)
+        self._existing = existing
+        self._log = log
+        self._server = AttachedServer(endpoint, existing.url)
         self._say = say
 
     @property
@@ -101,8 +108,10 @@ class AttachedDeployer(Deployer[AttachedServer]):
         return self._server
 
     def start(self) -> AttachedServer:
-        """Check that the server has the declared version and model, and warm it up. Raises DeploymentError."""
+        """Switch to the arm, if there is a command for it; check version and model, and warm up. Raises DeploymentError."""
         server = self._server
+        if self._existing.switch is not None:
+            self._switch(self._existing.switch)
         try:
             server.require_declared(self._specification)
         except HttpError as error:
@@ -113,6 +122,51 @@ class AttachedDeployer(Deployer[AttachedServer]):
         server.warm_up(self._specification.workload.first_prompt_tokens)
         self.refresh(restart=False)
         return server
+
+    def _switch(self, command: str) -> None:
+        """Run the command, then wait until the model is served. Raises DeploymentError."""
+        limit_s = self._existing.switch_limit_s
+        self._say(f"switching: {command}")
+        with self._log.open("ab") as output:
+            try:
+                status = subprocess.run(
+                    ["/bin/sh", "-c", command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    timeout=limit_s,
+                    check=False,
+                ).returncode
+            except subprocess.TimeoutExpired as error:
+                message = f"the command that switches to this arm took more than {limit_s:g} s"
+                raise DeploymentError(
+                    f"{message}; see {self._log}", code="switch_stuck"
+                ) from error
+        if status:
+            message = (
+                f"the command that switches to this arm failed (exit code {status})"
+            )
+            raise DeploymentError(f"{message}; see {self._log}", code="switch_failed")
+        self._await_model(time.monotonic() + limit_s)
+
+    def _await_model(self, deadline: float) -> None:
+        """Wait until the model is served and generates. Raises DeploymentError."""
+        [endpoint] = self._server.endpoints
+        program, name = endpoint.program, endpoint.served_model
+        while True:
+            try:
+                models = program.models(endpoint.ask)
+                if name in models and program.generated(
+                    endpoint.ask, name, 16, _READY_S
+                ):
+                    return
+                state = f"it serves {', '.join(models) or 'no model'}"
+            except HttpError as error:
+                state = str(error)
+            if time.monotonic() > deadline:
+                message = f"{self._server.url} does not serve {name} after the switch"
+                raise DeploymentError(f"{message}: {state}", code="not_switched")
+            time.sleep(_READY_POLL_S)
 
     def refresh(self, *, restart: bool) -> None:
         """Empty the caches, if the server's endpoint for it is open; never by a restart."""
@@ -142,31 +196,32 @@ class AttachedDeployer(Deployer[AttachedServer]):
 
 
 class AttachedEngine(HostEngine):
-    """One run on the server at `url`, http://HOST:PORT, measured from this host."""
+    """One run on the servers that answer already as the job's arm, measured from this host."""
 
-    def __init__(self, job: Job, url: str) -> None:
+    def __init__(self, job: Job) -> None:
         super().__init__(job)
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise MeasurementError(f"{url} is no address of a server: http://HOST:PORT")
-        self._url = url.rstrip("/").removesuffix("/v1")
+        assert job.existing is not None
+        self._existing = job.existing
 
     def hardware(self) -> Mapping[str, Any]:
-        """Return a fingerprint of the address: the hardware behind it is unknown."""
-        return {"fingerprint": f"attached-{content_hash(self._url, 12)}"}
+        """Describe this host for an address of its own; else return a fingerprint of the host that the address names.
+
+        Arms behind one name are measured on one machine, as far as an address tells.
+        """
+        host = urlsplit(self._existing.url).hostname or ""
+        if host in _LOOPBACK:
+            return self._host
+        return {"fingerprint": f"attached-{content_hash(host, 12)}"}
 
     def require_possible(self, store: Store) -> None:
-        """Raise a Failure if the run needs more than an address, or if this host cannot send and record its load."""
+        """Raise a Failure if the server's key is not set, or if this host cannot send and record its load."""
         require_load_possible(self._job)
         specification = self._job.specification
-        if specification.reset_caches == "restart":
+        key = self._existing.key
+        if key and not os.environ.get(key):
             raise MeasurementError(
-                "reset_caches: restart needs a server that the workflow starts: declare endpoint"
-            )
-        if specification.sidecars or specification.file_tier:
-            raise MeasurementError(
-                f"arm {specification.cell.scenario} has servers or files beside its own server, which an address alone"
-                " does not lead to"
+                f"the environment variable {key}, the key of {self._existing.url}, is not set",
+                code="no_key",
             )
         store.root.mkdir(parents=True, exist_ok=True)
         needed = disk_bytes(specification.workload, self._host["cpus"])
@@ -175,4 +230,5 @@ class AttachedEngine(HostEngine):
     def _deployer(
         self, scratch: Path, say: Log, processes: Supervisor, cores: Cores
     ) -> AttachedDeployer:
-        return AttachedDeployer(self._job, self._url, say)
+        log = scratch / "raw" / "switch.log"
+        return AttachedDeployer(self._job, self._existing, log, say)

@@ -21,13 +21,22 @@ class HttpError(Failure):
 
 
 def fetch(
-    url: str, *, method: str = "GET", body: object = None, timeout_s: float = 30.0
+    url: str,
+    *,
+    method: str = "GET",
+    body: object = None,
+    timeout_s: float = 30.0,
+    key: str = "",
 ) -> bytes:
-    """Send one HTTP request and return the body of a successful answer. Raises HttpError, ValueError for a bad URL."""
+    """Send one HTTP request and return the body of a successful answer. Raises HttpError, ValueError for a bad URL.
+
+    `key`: sent as a bearer's token.
+    """
     data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(
-        url, data=data, method=method, headers={"Content-Type": "application/json"}
-    )
+    headers = {"Content-Type": "application/json"}
+    if key:
+        headers["Authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(url, data=data, method=method, headers=headers)
     try:
         with _DIRECT.open(request, timeout=timeout_s) as answer:
             content: bytes = answer.read()
@@ -39,13 +48,14 @@ def fetch(
     return content
 
 
-def fetch_from(server: str) -> Callable[..., bytes]:
+def fetch_from(server: str, key: str = "") -> Callable[..., bytes]:
     """Return `fetch` for the paths of one server: (path, method, body, timeout_s)."""
 
     def fetched(
         path: str, method: str = "GET", body: object = None, timeout_s: float = 30.0
     ) -> bytes:
-        return fetch(f"{server}{path}", method=method, body=body, timeout_s=timeout_s)
+        url = f"{server}{path}"
+        return fetch(url, method=method, body=body, timeout_s=timeout_s, key=key)
 
     return fetched
 

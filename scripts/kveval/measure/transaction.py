@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kveval.engines.attached import AttachedEngine
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local.engine import HostEngine
 from kveval.engines.preflight import require_no_secret
@@ -36,6 +37,8 @@ def engine_of(job: Job) -> Engine:
     """Return the engine of the job. Raises MeasurementError when the job lacks what the engine needs."""
     if job.specification.engine == "local":
         return HostEngine(job)
+    if job.specification.engine == "existing":
+        return AttachedEngine(job)
     # Only now: the client of the cluster takes a second to import.
     from kveval.engines.kubernetes.engine import ClusterEngine  # noqa: PLC0415
 

@@ -5,25 +5,28 @@ import functools
 import http.server
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 import yaml
 from tests.support.fault_chain import CAMPAIGN, CELL, stand_in_environment
 from tests.support.paths import REPOSITORY, STAND_INS
 
+from kveval.campaign.campaign_file import ExistingServer
 from kveval.configuration.loading import load_config
 from kveval.engines.attached import AttachedDeployer, AttachedEngine
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import recorder
 from kveval.engines.servers.errors import DeploymentError, ServerDied
+from kveval.host import hardware
 from kveval.host.http import HttpError, free_port, request
 from kveval.host.lock import host_lock
 from kveval.measure import transaction
@@ -47,6 +50,18 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
         tmp_path / "store",
         stand_in_environment(tmp_path / "environment"),
     )
+
+
+def engine_at(job: Job, url: str, **more: object) -> AttachedEngine:
+    existing = ExistingServer.model_validate({"url": url, **more})
+    return AttachedEngine(replace(job, existing=existing))
+
+
+def deployer_at(
+    job: Job, url: str, say: Callable[[str], None] = print, **more: object
+) -> AttachedDeployer:
+    existing = ExistingServer.model_validate({"url": url, **more})
+    return AttachedDeployer(job, existing, job.store.with_name("switch.log"), say)
 
 
 @contextlib.contextmanager
@@ -81,17 +96,17 @@ def test_a_server_started_by_hand_is_measured_and_left_running(
     pointer, log = tmp_path / "measurement.json", tmp_path / "log"
     with started_by_hand(tmp_path / "server.log") as (url, server):
         # As users copy it from what they have.
-        engine = AttachedEngine(job, f"{url}/v1/")
+        engine = engine_at(job, f"{url}/v1/")
         monkeypatch.setattr(transaction, "engine_of", lambda job: engine)
         transaction.measure(job, pointer, Progress("cell", 60.0, log))
         assert server.poll() is None
-        assert server.pid in AttachedDeployer(job, url, print).server.process_ids
+        assert server.pid in deployer_at(job, url).server.process_ids
         request(f"{url}/health")
     run = pointed_run(pointer)
     [level] = run.levels
     assert level.status == "ok"
     assert level.counters["vllm:generation_tokens_total"].delta > 0
-    assert run.hardware["fingerprint"].startswith("attached-")
+    assert run.hardware["fingerprint"] == hardware.probe()["fingerprint"]
     assert "attaching to the server" in log.read_text()
     text = next((tmp_path / "store").rglob("run.json")).read_text()
     assert json.loads(text)["attached"] == {"empties_caches": True}
@@ -100,6 +115,8 @@ def test_a_server_started_by_hand_is_measured_and_left_running(
 
 class OpenServer(http.server.BaseHTTPRequestHandler):
     """A server of the declared version whose caches nobody can empty."""
+
+    key = ""
 
     def do_GET(self) -> None:
         version, model = {"version": "0.32.0"}, {"id": "Qwen3-0.6B-miniature"}
@@ -111,7 +128,8 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
 
     def answer(self, answers: dict[str, object]) -> None:
         body = json.dumps(answers.get(self.path)).encode()
-        self.send_response(200 if self.path in answers else 404)
+        allowed = self.key in self.headers.get("Authorization", "")
+        self.send_response((200 if self.path in answers else 404) if allowed else 401)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -135,7 +153,7 @@ def open_server() -> Iterator[str]:
 def test_caches_that_no_endpoint_empties_are_told_once_and_left(job: Job) -> None:
     messages: list[str] = []
     with open_server() as url:
-        deployer = AttachedDeployer(job, url, messages.append)
+        deployer = deployer_at(job, url, messages.append)
         deployer.start()
         deployer.refresh(restart=False)
         deployer.server.require_alive()
@@ -148,7 +166,7 @@ def test_an_address_where_nothing_answers_is_an_error_and_so_is_a_server_that_en
 ) -> None:
     monkeypatch.setattr("kveval.engines.attached._LOOK_S", 0.5)
     with open_server() as url:
-        deployer = AttachedDeployer(job, url, print)
+        deployer = deployer_at(job, url)
         deployer.server.require_alive()
     with pytest.raises(DeploymentError) as error:
         deployer.start()
@@ -158,23 +176,76 @@ def test_an_address_where_nothing_answers_is_an_error_and_so_is_a_server_that_en
         deployer.server.require_alive()
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://host", "http://"])
-def test_what_is_no_address_is_refused(job: Job, url: str) -> None:
-    with pytest.raises(MeasurementError, match="is no address of a server"):
-        AttachedEngine(job, url)
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:8000", "ftp://host", "http://", "http://me:pw@host"]
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(ValueError, match=r"is no address of a server|has a password"):
+        ExistingServer(url=url)
 
 
-def test_a_server_that_is_never_restarted_cannot_empty_caches_by_a_restart(
-    job: Job, tmp_path: Path
+def test_a_key_that_is_not_set_is_named_before_anything_starts(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("OUR_KEY", raising=False)
+    with pytest.raises(MeasurementError, match="OUR_KEY, the key of http://h, is not"):
+        engine_at(job, "http://h", key="OUR_KEY").require_possible(Store(tmp_path))
 
-    restarting = replace(
-        job,
-        specification=msgspec.structs.replace(
-            job.specification, reset_caches="restart"
-        ),
+
+def test_the_key_is_sent_and_a_wrong_one_is_told(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OpenServer, "key", "right")
+    with open_server() as url:
+        monkeypatch.setenv("OUR_KEY", "right")
+        deployer_at(job, url, key="OUR_KEY").start()
+        monkeypatch.setenv("OUR_KEY", "wrong")
+        with pytest.raises(DeploymentError, match="401"):
+            deployer_at(job, url, key="OUR_KEY").start()
+
+
+def test_a_switch_brings_the_arm_into_service(job: Job, tmp_path: Path) -> None:
+    """The command starts a server that is not there before, and stays when the run has ended."""
+    port, log = free_port(), tmp_path / "server.log"
+    argv = [sys.executable, str(STAND_INS / "server.py"), "--port", str(port)]
+    exports = [
+        f"export {name}={shlex.quote(value)}"
+        for name, value in CAMPAIGN["server"]["env"].items()
+    ]
+    begin = f"nohup {shlex.join(argv)} >{shlex.quote(str(log))} 2>&1 & echo $!"
+    script = tmp_path / "start.sh"
+    script.write_text("\n".join([*exports, begin]))
+    deployer = deployer_at(job, f"http://127.0.0.1:{port}", switch=f"sh {script}")
+    try:
+        deployer.start()
+        deployer.close()
+        deployer.server.require_alive()
+    finally:
+        os.kill(int((tmp_path / "switch.log").read_text()), signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("switch", "code"),
+    [
+        ("exit 3", "switch_failed"),
+        ("sleep 60", "switch_stuck"),
+        ("true", "not_switched"),
+    ],
+)
+def test_a_switch_that_fails_hangs_or_brings_nothing_up_is_one_line(
+    job: Job, switch: str, code: str
+) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    deployer = deployer_at(job, url, switch=switch, switch_limit_s=0.5)
+    with pytest.raises(DeploymentError) as failure:
+        deployer.start()
+    assert failure.value.code == code
+    assert "\n" not in str(failure.value)
+
+
+def test_arms_behind_one_name_are_on_one_machine(job: Job) -> None:
+    one, same, other = (
+        engine_at(job, url).hardware()["fingerprint"]
+        for url in ("http://gpu1:8000", "http://gpu1:8001", "http://gpu2:8000")
     )
-    with pytest.raises(MeasurementError, match="declare endpoint"):
-        AttachedEngine(restarting, "http://127.0.0.1:1").require_possible(
-            Store(tmp_path)
-        )
+    assert one == same != other

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.server
 import itertools
 import json
 import os
@@ -9,7 +10,9 @@ import re
 import socket
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -283,14 +286,55 @@ def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(
     assert not re.search("Traceback", log.read_text())
 
 
+class Guard(http.server.BaseHTTPRequestHandler):
+    """A gateway that lets requests for answers through if they have the key."""
+
+    behind = ""
+    key = "sesame"
+
+    def do_GET(self) -> None:
+        self.forward(None)
+
+    def do_POST(self) -> None:
+        self.forward(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def forward(self, body: bytes | None) -> None:
+        allowed = self.headers.get("Authorization") == f"Bearer {self.key}"
+        if self.path.startswith("/v1/") and not allowed:
+            self.send_error(401)
+            return
+        headers = {"Content-Type": "application/json"}
+        passed = urllib.request.Request(f"{self.behind}{self.path}", body, headers)
+        with urllib.request.urlopen(passed, timeout=60) as answer:
+            content = answer.read()
+            self.send_response(answer.status)
+            self.send_header("Content-Type", answer.headers["Content-Type"])
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def guarded(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a server that asks for a key."""
+    monkeypatch.setattr(Guard, "behind", server[0])
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Guard) as gateway:
+        threading.Thread(target=gateway.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{gateway.server_port}"
+        gateway.shutdown()
+
+
 @pytest.mark.e2e
 @pytest.mark.skipif(
     not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server"
 )
-def test_every_prefix_is_sent_once_before_the_load(
-    server: tuple[str, Path], tmp_path: Path
+def test_every_prefix_is_sent_once_before_the_load_and_all_with_the_key(
+    guarded: str, tmp_path: Path
 ) -> None:
-    url, _ = server
+    url = guarded
     model = write_served(Geometry.model_validate(GEOMETRY), tmp_path / "model")
     workload = workload_of({**WORKLOAD, "prime": True})
     level, target = Level(2, 0, 7), LoadTarget(url, "tiny", model)
@@ -308,7 +352,7 @@ def test_every_prefix_is_sent_once_before_the_load(
             limit_s=400,
             sending_limit_s=60,
             env=env
-            | {"KVEVAL_GO": str(go)}
+            | {"KVEVAL_GO": str(go), sitecustomize.KEY_VARIABLE: Guard.key}
             | priming_environment(workload, level, target),
             watch=lambda elapsed_s: None,
             sending=lambda: told.append(time.time()),
@@ -326,6 +370,8 @@ def test_every_prefix_is_sent_once_before_the_load(
     benchmark = json.loads(report.read_text())["benchmarks"][0]
     assert benchmark["start_time"] >= told[-1]
     assert benchmark["metrics"]["request_totals"]["successful"] > 0
+    for file in (report, tmp_path / "guidellm.log"):
+        assert Guard.key not in file.read_text()
 
 
 @pytest.mark.e2e

@@ -1,5 +1,6 @@
 """The load runner of this host: GuideLLM as a process here, level by level."""
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -59,7 +60,7 @@ class HostLoadRunner(LoadRunner):
         env = load.environment(self._cpus, workload)
         with self._processes.temporary_folder() as folder:
             go = folder / "go" if workload.prime else None
-            changed = load.users_environment(workload, level)
+            changed = load.users_environment(workload, level) | self._key()
             if go is not None:
                 changed |= load.priming_environment(workload, level, target)
                 changed |= {"KVEVAL_GO": str(go)}
@@ -81,6 +82,13 @@ class HostLoadRunner(LoadRunner):
                 idle_before_s=load.unanswered_s(workload, level.streams),
             )
         return LoadResult(argv, began, started, started + wall_s, primed)
+
+    def _key(self) -> dict[str, str]:
+        """Return the environment with the key of a server that answers already, {} where it asks for none."""
+        existing = self._job.existing
+        if existing is None or existing.key is None:
+            return {}
+        return {sitecustomize.KEY_VARIABLE: os.environ[existing.key]}
 
     def _target(self) -> load.LoadTarget:
         model = self._job.specification.model

@@ -5,6 +5,7 @@ the file that KVEVAL_GO names; the same name with .ready added is made once it i
 with url, model, prefixes and streams, every prefix of the load is sent to the server once before that, as soon as the
 file with .prime added exists; the .ready file then says how many there were and how long it took. With KVEVAL_USERS,
 JSON with users, turns, seed and pause, GuideLLM's streams are users with pauses instead of requests in flight.
+KVEVAL_KEY is the server's key, which no command line may show.
 KVEVAL_PROBE names a file that is made at once, to show that this module is imported. Without any, nothing happens.
 Standard library only.
 """
@@ -27,6 +28,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+KEY_VARIABLE = "KVEVAL_KEY"
+"""Environment variable of the key that the server asks for."""
 _MODULE = "guidellm.scheduler.worker_group"
 _POLL_S = 0.05
 _PRIMING_ANSWER_S = 600.0
@@ -42,8 +45,10 @@ class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         go: Path | None,
         prime: Mapping[str, Any] | None = None,
         users: Mapping[str, Any] | None = None,
+        key: str = "",
     ) -> None:
         self._go = go
+        self._key = key
         self._prime = prime
         self._users = users
         self._inner: importlib.abc.Loader | None = None
@@ -74,6 +79,8 @@ class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Load the module, then change it."""
         assert self._inner is not None
         self._inner.exec_module(module)
+        if self._key:
+            send_key(module.WorkerProcess, self._key)
         if self._users is not None:
             # The processes that send import this module as well.
             keep_present(module.WorkerProcess)
@@ -103,6 +110,19 @@ def hold(group: Any, go: Path, prime: Mapping[str, Any] | None = None) -> None:
         await _there(go)
 
     group.create_processes = create_processes
+
+
+def send_key(worker: Any, key: str) -> None:
+    """Have a `worker` process send `key` with each request; GuideLLM 0.8 takes it from its command line alone."""
+    startup = worker._processing_startup
+
+    async def _processing_startup(self: Any) -> None:
+        secret = types.SimpleNamespace(get_secret_value=lambda: key)
+        arguments = self.backend._args
+        self.backend._args = arguments.model_copy(update={"api_key": secret})
+        await startup(self)
+
+    worker._processing_startup = _processing_startup
 
 
 def keep_present(worker: Any) -> None:
@@ -223,10 +243,11 @@ def primed(prefixes: Sequence[str], prime: Mapping[str, Any]) -> dict[str, Any]:
             {"role": "user", "content": [{"type": "text", "text": "."}]},
         ]
         body = {"model": prime["model"], "messages": messages, "max_tokens": 1}
+        headers = {"Content-Type": "application/json"}
+        if KEY_VARIABLE in os.environ:
+            headers["Authorization"] = f"Bearer {os.environ[KEY_VARIABLE]}"
         request = urllib.request.Request(
-            f"{prime['url']}/v1/chat/completions",
-            json.dumps(body).encode(),
-            {"Content-Type": "application/json"},
+            f"{prime['url']}/v1/chat/completions", json.dumps(body).encode(), headers
         )
         with urllib.request.urlopen(request, timeout=_PRIMING_ANSWER_S) as answer:
             answer.read()
@@ -248,12 +269,13 @@ def prime_file(go: Path) -> Path:
 
 if "KVEVAL_PROBE" in os.environ:
     Path(os.environ["KVEVAL_PROBE"]).touch()
-elif "KVEVAL_GO" in os.environ or "KVEVAL_USERS" in os.environ:
+elif {"KVEVAL_GO", "KVEVAL_USERS", KEY_VARIABLE} & os.environ.keys():
     sys.meta_path.insert(
         0,
         Holding(
             Path(os.environ["KVEVAL_GO"]) if "KVEVAL_GO" in os.environ else None,
             json.loads(os.environ.get("KVEVAL_PRIME", "null")),
             json.loads(os.environ.get("KVEVAL_USERS", "null")),
+            os.environ.get(KEY_VARIABLE, ""),
         ),
     )

@@ -15,6 +15,7 @@ from kveval.host.findings import Finding, error, ok, pluralize, warning
 from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import collect
 from kveval.workflow.doctor.documents import planned
+from kveval.workflow.doctor.existing import examine_existing
 from kveval.workflow.doctor.local import build_findings, examine_local, local_facts
 from kveval.workflow.planning.costs import cost
 from kveval.workflow.planning.host_room import declared_room, room_problems
@@ -66,6 +67,8 @@ def diagnose(
         ]
     specifications = [config.specification(cell) for cell in config.cells]
     facts = local_facts(specifications, config, store, server_environment)
+    if config.campaign.engine == "existing":
+        return [*found, *examine_existing(config, specifications, facts)]
     builds = (
         build_findings(config, server_environment)
         if not isinstance(facts.versions, Failure)

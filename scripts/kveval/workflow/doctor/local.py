@@ -168,8 +168,8 @@ def examine_local(
         _device(config, specifications, facts),
         _memory(specifications, facts),
         _shared_memory(specifications, facts),
-        _disk(config, specifications, facts),
-        _pcp(facts),
+        disk_finding(config, specifications, facts),
+        pcp_finding(facts),
         *_software(config, facts),
         *_surroundings(config, facts),
     ]
@@ -246,9 +246,10 @@ def _shared_memory(
     return ok("/dev/shm", said)
 
 
-def _disk(
+def disk_finding(
     config: Config, specifications: Sequence[Specification], facts: LocalFacts
 ) -> Finding:
+    """Return whether the disk of the results has room for all runs."""
     # Every estimate includes the reserve, which is needed only once.
     runs = [
         disk_bytes(specification.workload, facts.cpus)
@@ -268,7 +269,8 @@ def _disk(
     return ok("disk", said)
 
 
-def _pcp(facts: LocalFacts) -> Finding:
+def pcp_finding(facts: LocalFacts) -> Finding:
+    """Return whether PCP can record here."""
     if isinstance(facts.pcp, Failure):
         return error("PCP", str(facts.pcp), "bash scripts/setup.sh pcp")
     if not facts.pcp:

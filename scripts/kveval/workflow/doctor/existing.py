@@ -1,0 +1,78 @@
+"""What the doctor finds out of servers that answer already, and of this host, which loads and records them."""
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kveval.campaign.campaign_file import ExistingServer
+from kveval.campaign.specification import Specification
+from kveval.configuration.config import Config
+from kveval.engines.servers.endpoint import Endpoint
+from kveval.engines.servers.errors import DeploymentError
+from kveval.host.errors import Failure
+from kveval.host.findings import Finding, error, ok
+from kveval.host.http import HttpError, fetch_from
+from kveval.stacks.counters import CounterError
+from kveval.stacks.registry import server_of
+from kveval.stacks.versions import same_release
+from kveval.workflow.doctor.local import LocalFacts, disk_finding, pcp_finding
+
+_ANSWER_S = 10.0
+_NO_LOG = Path("the log of whoever started it")
+
+
+def examine_existing(
+    config: Config, specifications: Sequence[Specification], facts: LocalFacts
+) -> Iterator[Finding]:
+    """Yield a finding for each arm's server, and those about this host. Nothing is switched."""
+    arms = {one.cell.scenario: one for one in reversed(specifications)}
+    for arm, server in config.campaign.existing.items():
+        if arm in arms:
+            yield _server(arm, server, arms[arm])
+    yield disk_finding(config, specifications, facts)
+    yield pcp_finding(facts)
+    yield _generator(config, facts)
+
+
+def _server(arm: str, server: ExistingServer, specification: Specification) -> Finding:
+    """Return what the arm's server answers, or that it is brought into service only before its runs."""
+    if server.key and not os.environ.get(server.key):
+        said = f"{server.key}, the key of {server.url}, is not set"
+        return error(arm, said, f"export {server.key}=...", "no_key")
+    if server.switch is not None:
+        said = f"before each of its runs: {server.switch}"
+        return ok(arm, f"{said} (at most {server.switch_limit_s:g} s; not run now)")
+    program = server_of(specification.versions)
+    key = os.environ[server.key] if server.key else ""
+    fetch = fetch_from(server.url, key)
+    name = specification.model.served_name
+    endpoint = Endpoint(program, name, fetch, log=_NO_LOG)
+    try:
+        endpoint.ask(program.health_path, timeout_s=_ANSWER_S)
+        endpoint.require_declared(specification.versions)
+    except HttpError as failure:
+        fix = f"existing.{arm}.url: where a server answers, or start it"
+        return error(arm, str(failure), fix, "no_answer")
+    except DeploymentError as failure:
+        fix = f"server.{program.name}, or existing.{arm}.served_model: what answers"
+        return error(arm, str(failure), fix, failure.code)
+    said = f"{server.url}: {program.title} {endpoint.version} serves {name}"
+    try:
+        endpoint.counters()
+    except CounterError as failure:
+        fix = "open its metrics: without them nothing proves that a tier was active"
+        return error(arm, f"{said}; {failure}", fix, "no_metrics")
+    return ok(arm, said)
+
+
+def _generator(config: Config, facts: LocalFacts) -> Finding:
+    """Return whether this host has the declared load generator."""
+    declared = config.campaign.server.guidellm
+    install = "bash scripts/setup.sh server"
+    if isinstance(facts.versions, Failure):
+        return error("guidellm", str(facts.versions), install, "none_there")
+    version = facts.versions.get("guidellm")
+    said = f"{version or 'not installed'}; the campaign declares {declared}"
+    if version is not None and same_release(version, declared):
+        return ok("guidellm", said)
+    return error("guidellm", said, install, found=version, declared=declared)

@@ -1,0 +1,94 @@
+"""A campaign about servers that answer already: what its file says, and what its measurements are known by."""
+
+import pytest
+from tests.support.config_files import RAW, changed, load
+
+from kveval.campaign.problems import ConfigError
+
+URL = "http://127.0.0.1:8000"
+SERVERS = {
+    "no-offload": {"url": URL},
+    "native-offload": {"url": "http://127.0.0.1:8001/v1/"},
+}
+
+
+def campaign(existing, **more):
+    files = changed(("config", "engine"), "existing")
+    files["config"] |= {"existing": existing, **more}
+    return files
+
+
+def arms_of(files):
+    return {arm for entry in files["config"]["matrix"] for arm in entry["scenarios"]}
+
+
+def codes(folder, files):
+    with pytest.raises(ConfigError) as error:
+        load(folder, files)
+    return {problem.code for problem in error.value.problems}
+
+
+def test_the_default_campaign_has_the_arms_that_are_tested_here():
+    assert arms_of(RAW) == SERVERS.keys()
+
+
+def test_an_id_knows_the_address_and_neither_key_nor_switch(tmp_path):
+    plain = load(tmp_path / "1", campaign(SERVERS))
+    private = {
+        arm: {**server, "key": "OUR_KEY", "switch": "true", "switch_limit_s": 5}
+        for arm, server in SERVERS.items()
+    }
+    same = load(tmp_path / "2", campaign(private))
+    moved = {**SERVERS, "no-offload": {"url": "http://127.0.0.1:9000"}}
+    other = load(tmp_path / "3", campaign(moved))
+    started = load(tmp_path / "4", RAW)
+    for cell in plain.cells:
+        key = plain.measurement_id(cell)
+        assert same.measurement_id(cell) == key != started.measurement_id(cell)
+        changes = cell.scenario == "no-offload"
+        assert (other.measurement_id(cell) != key) is changes
+        assert URL not in str(plain.specification(cell).to_json())
+    assert same.campaign.keys == ["OUR_KEY"]
+    assert plain.campaign.existing["native-offload"].url == "http://127.0.0.1:8001"
+
+
+def test_requests_name_the_model_as_its_server_does(tmp_path):
+    named = {**SERVERS, "no-offload": {"url": URL, "served_model": "prod/qwen"}}
+    config = load(tmp_path, campaign(named))
+    names = {
+        cell.scenario: config.specification(cell).model.served_name
+        for cell in config.cells
+    }
+    assert names["no-offload"] == "prod/qwen" != names["native-offload"]
+
+
+@pytest.mark.parametrize(
+    ("existing", "more", "code"),
+    [
+        ({"no-offload": {"url": URL}}, {}, "no_server"),
+        ({arm: {"url": URL} for arm in SERVERS}, {}, "no_switch"),
+        ({**SERVERS, "no-offload": {"url": "localhost:8000"}}, {}, "no_address"),
+        (SERVERS, {"reset_caches": "restart"}, "never_restarted"),
+        (SERVERS, {"engine": "local"}, "existing_alone"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_at_once(tmp_path, existing, more, code):
+    assert code in codes(tmp_path, campaign(existing, **more))
+
+
+def test_arms_behind_one_address_need_a_command_that_switches(tmp_path):
+    switched = {
+        arm: {"url": URL, "switch": f"systemctl restart {arm}"} for arm in SERVERS
+    }
+    assert load(tmp_path, campaign(switched)).cells
+
+
+@pytest.mark.parametrize(
+    ("arm", "code"),
+    [("lmcache-redis", "existing_sidecars"), ("lmcache-local", "existing_sidecars")],
+)
+def test_arms_with_servers_beside_their_own_are_refused(tmp_path, arm, code):
+    servers = {**SERVERS, arm: {"url": "http://127.0.0.1:8002"}}
+    matrix = [*RAW["config"]["matrix"]]
+    matrix.append({"models": ["Qwen3-0.6B"], "scenarios": [arm], "cpu_blocks": [10000]})
+    assert codes(tmp_path, campaign(servers, matrix=matrix)) == {code}

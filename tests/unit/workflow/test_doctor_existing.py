@@ -1,0 +1,119 @@
+"""What the doctor says of servers that answer already."""
+
+import contextlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from tests.support.config_files import changed, load
+
+from kveval.host.findings import Finding
+from kveval.workflow.doctor.doctor import diagnose
+
+
+class Server(http.server.BaseHTTPRequestHandler):
+    """A vLLM with a key, and with metrics unless they are closed."""
+
+    answers: ClassVar[dict[str, Any]] = {}
+
+    def do_GET(self) -> None:
+        allowed = (
+            not self.path.startswith("/v1/")
+            or self.headers.get("Authorization") == "Bearer sesame"
+        )
+        status = 200 if self.path in self.answers else 404
+        body = json.dumps(self.answers.get(self.path)).encode()
+        if self.path == "/metrics":
+            body = b"# TYPE vllm:x_total counter\nvllm:x_total 1.0\n"
+        self.send_response(status if allowed else 401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving(**answers: Any) -> Iterator[str]:
+    served = {"data": [{"id": "prod/qwen"}]}
+    handler = type("Own", (Server,), {})
+    handler.answers = {
+        "/health": None,
+        "/version": {"version": "0.32.0"},
+        "/v1/models": served,
+        **answers,
+    }
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def findings(folder: Path, first: dict[str, Any]) -> dict[str, Finding]:
+    other = {"url": "http://127.0.0.1:1", "switch": "exit 1"}
+    files = changed(("config", "engine"), "existing")
+    files["config"]["existing"] = {"no-offload": first, "native-offload": other}
+    found = diagnose(
+        load(folder, files),
+        "campaign.yaml",
+        store=folder / "store",
+        server_environment=folder / "none",
+        at_once=None,
+        say=print,
+    )
+    return {finding.check: finding for finding in found}
+
+
+def test_a_server_that_is_as_declared_is_told_and_nothing_is_switched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    with serving(**{"/metrics": ""}) as url:
+        named = {"url": url, "key": "OUR_KEY", "served_model": "prod/qwen"}
+        found = findings(tmp_path, named)
+    assert found["no-offload"].level == "ok"
+    assert "vLLM 0.32.0 serves prod/qwen" in found["no-offload"].what
+    assert found["native-offload"].level == "ok"
+    assert "not run now" in found["native-offload"].what
+    assert found["guidellm"].level == "error"
+
+
+@pytest.mark.parametrize(
+    ("key", "served_model", "answers", "code"),
+    [
+        ("", "prod/qwen", {"/metrics": ""}, "no_key"),
+        ("wrong", "prod/qwen", {"/metrics": ""}, "no_answer"),
+        ("sesame", "another", {"/metrics": ""}, "other_model"),
+        (
+            "sesame",
+            "prod/qwen",
+            {"/metrics": "", "/version": {"version": "0.9.1"}},
+            "other_version",
+        ),
+        ("sesame", "prod/qwen", {}, "no_metrics"),
+    ],
+)
+def test_what_is_wrong_with_a_server_is_one_error(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    key: str,
+    served_model: str,
+    answers: dict[str, Any],
+    code: str,
+) -> None:
+    monkeypatch.setenv("OUR_KEY", key)
+    with serving(**answers) as url:
+        named = {"url": url, "key": "OUR_KEY", "served_model": served_model}
+        finding = findings(tmp_path, named)["no-offload"]
+    assert (finding.level, finding.code) == ("error", code)
+    assert "sesame" not in finding.what
+
+
+def test_an_address_where_nothing_answers_is_an_error(tmp_path: Path) -> None:
+    finding = findings(tmp_path, {"url": "http://127.0.0.1:9"})["no-offload"]
+    assert (finding.level, finding.code) == ("error", "no_answer")
