@@ -101,11 +101,12 @@ def test_what_the_gpu_server_leaves_out_is_what_torch_brings() -> None:
     } == {}
 
 
-def test_test_lock_agrees_with_workflow_lock() -> None:
-    workflow, test = pins(ENVS / "workflow.lock"), pins(ENVS / "test.lock")
-    shared = workflow.keys() & test.keys()
-    assert "numpy" in shared
-    assert {name: test[name] for name in shared} == {
+@pytest.mark.parametrize("lock", ["test", "mlflow"])
+def test_locks_of_the_same_environment_agree(lock: str) -> None:
+    workflow, other = pins(ENVS / "workflow.lock"), pins(ENVS / f"{lock}.lock")
+    shared = workflow.keys() & other.keys()
+    assert "packaging" in shared
+    assert {name: other[name] for name in shared} == {
         name: workflow[name] for name in shared
     }
 
