@@ -1,7 +1,8 @@
-"""The configuration of llm-d's endpoint picker: which scorers choose a replica, and how they know its caches.
+"""llm-d's endpoint picker: what it counts, and its configuration.
 
-Weights are those of llm-d's own charts and guides. What differs between deployments stays open as a placeholder:
-`{redis_host}`, `{redis_port}` (`valkey` likewise), `{events_port}`, `{tokenizer_port}`.
+The configuration says which scorers choose a replica, and how they know its caches. Weights are those of llm-d's own
+charts and guides. What differs between deployments stays open as a placeholder: `{redis_host}`, `{redis_port}` (`valkey`
+likewise), `{events_port}`, `{tokenizer_port}`.
 """
 
 from collections.abc import Mapping
@@ -9,7 +10,11 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from kveval.campaign.release import Release, Routing
+from kveval.host.http import HttpError
 from kveval.stacks.arms import HASH_SEED
+from kveval.stacks.counters import CounterError, parse_counters
+from kveval.stacks.sidecar import Sidecar, SidecarError
+from kveval.stacks.talk import Fetch
 
 ROUTER_BLOCK_TOKENS = {"scorer": 16, "producer": 64}
 """Tokens of one entry in an approximate scorer's memory: 64 characters, counted as 16 tokens, in the older
@@ -19,8 +24,41 @@ _PRECISE = {
     "producer": "precise-prefix-cache-producer",
 }
 _RENDERER = "http://127.0.0.1:{tokenizer_port}"
+_COUNTERS = ("kvcache", "llm_d", "inference")
 
 Plugin = dict[str, Any]
+
+
+class Picker(Sidecar):
+    """The picker, which runs on clusters alone; `fetch` sends requests to its metrics port.
+
+    It has no tier; its index need not be emptied between levels: their prompts differ.
+    """
+
+    name = "epp"
+    title = "endpoint picker"
+    metrics_port = "epp_metrics_port"
+
+    def __init__(self, argv: list[str], log: object, fetch: Fetch, image: str) -> None:
+        super().__init__(argv, log)
+        self._fetch = fetch
+        # It cannot be asked for its release; the image's tag is used, and run.json has the image's digest.
+        self.version = image.rpartition(":")[2]
+
+    def counters(self) -> dict[str, float]:
+        """Return its counters of scheduling and of the index. Raises SidecarError."""
+        try:
+            text = self._fetch("/metrics", timeout_s=10.0).decode()
+            counters = parse_counters(text, prefix="")
+        except (CounterError, HttpError) as error:
+            raise SidecarError(
+                f"the endpoint picker: {error}; see {self.log}"
+            ) from error
+        return {
+            name: value
+            for name, value in counters.items()
+            if name.startswith(_COUNTERS)
+        }
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ import pytest
 from tests.support.config_files import CONFIG, RELEASES
 
 from kveval.configuration.loading import load_config
-from kveval.stacks.picker import Index, picker_config
+from kveval.host.http import HttpError
+from kveval.stacks.picker import Index, Picker, picker_config
+from kveval.stacks.sidecar import SidecarError
 
 CATALOGUE = load_config(CONFIG / "config.yaml", CONFIG).catalogue.releases
 INDEX = Index("redis", "Qwen/Qwen3-14B", 64)
@@ -150,3 +152,22 @@ def test_a_routing_that_is_not_known_is_refused(index):
         ValueError, match="routing least-loaded: known are prefix, tiered-prefix"
     ):
         config(RELEASES[0], routing="least-loaded", index=index)
+
+
+def test_the_picker_counts_its_scheduling_and_its_index_and_nothing_else() -> None:
+    names = ("kvcache_index_lookup_hits_total", "llm_d_x_total", "go_gc_total")
+    page = "".join(f"# TYPE {name} counter\n{name} 3\n" for name in names).encode()
+    picker = Picker([], "epp.log", lambda *_, **__: page, "ghcr.io/llm-d/epp:v0.9.0")
+    assert picker.version == "v0.9.0"
+    assert picker.counters() == {
+        "kvcache_index_lookup_hits_total": 3.0,
+        "llm_d_x_total": 3.0,
+    }
+
+
+def test_a_picker_that_does_not_answer_is_named_with_its_log() -> None:
+    def fetch(*_: object, **__: object) -> bytes:
+        raise HttpError("GET /metrics: no answer")
+
+    with pytest.raises(SidecarError, match=r"endpoint picker: .*; see epp\.log"):
+        Picker([], "epp.log", fetch, "epp:v1").counters()

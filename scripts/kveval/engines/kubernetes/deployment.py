@@ -33,7 +33,6 @@ from kveval.engines.kubernetes.manifests.context import (
 )
 from kveval.engines.kubernetes.manifests.rendering import download_job, serving, storage
 from kveval.engines.kubernetes.pods import (
-    PodPicker,
     command_line,
     container_of,
     fetch_from_pod,
@@ -58,6 +57,7 @@ from kveval.host.logs import PLAIN, last_words
 from kveval.host.processes import signals_deferred
 from kveval.stacks.keyvalue import STORES
 from kveval.stacks.lmcache import LMCacheServer
+from kveval.stacks.picker import Picker
 from kveval.stacks.sidecar import Sidecar
 
 RESTARTED = f"{PREFIX}/restarted"
@@ -285,8 +285,14 @@ class ClusterDeployer(Deployer[ClusterServer]):
         if name in STORES:
             return store_in(context, pod, name, self._follow(pod, name, name).log)
         if name == "epp":
-            fetch = fetch_from_pod(context, pod, context.ports[PodPicker.metrics_port])
-            return PodPicker(pod, fetch, self._follow(pod, name, name).log)
+            port = context.ports[Picker.metrics_port]
+            log, image = (
+                self._follow(pod, name, name).log,
+                container_of(pod, name)["image"],
+            )
+            return Picker(
+                command_line(pod, name), log, fetch_from_pod(context, pod, port), image
+            )
         if name == "model-server" and container_of(pod, "lmcache"):
             fetch = fetch_from_pod(
                 context, pod, context.ports[LMCacheServer.metrics_port]

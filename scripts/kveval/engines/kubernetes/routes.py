@@ -24,9 +24,10 @@ from kveval.engines.kubernetes.api.kinds import (
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import CONTAINER
 from kveval.engines.kubernetes.manifests.rendering import target_url
-from kveval.engines.kubernetes.pods import PodPicker, container_of, direct_url
+from kveval.engines.kubernetes.pods import container_of, direct_url
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
 from kveval.stacks.lmcache import LMCacheServer
+from kveval.stacks.picker import Picker
 
 # Labels set by NVIDIA's GPU operator, and by the exporter's own chart and manifest, also in the variant of GKE.
 _DCGM = (
@@ -207,7 +208,7 @@ def sources_of(context: RunContext, server: ClusterServer) -> dict[str, str]:
         for replica in server.replicas
     ]
     sources = {program.name: " ".join(urls)}
-    for sidecar in (LMCacheServer, PodPicker):
+    for sidecar in (LMCacheServer, Picker):
         for pod in server.watched:
             if container_of(pod, sidecar.name):
                 port = ports[sidecar.metrics_port]
