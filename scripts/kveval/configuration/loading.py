@@ -15,6 +15,7 @@ from kveval.campaign.entries import (
     KINDS,
     OWN_KINDS,
     check_names,
+    check_releases,
     check_scenarios,
     read_catalogues,
     validate_entries,
@@ -34,8 +35,12 @@ from kveval.campaign.problems import (
     problems_of,
     unknown_name,
 )
+from kveval.campaign.release import Images
 from kveval.configuration.config import Config
 from kveval.host.values import Mistake
+from kveval.stacks.keyvalue import STORES
+from kveval.stacks.picker import Picker
+from kveval.stacks.registry import SIDECARS
 
 
 def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
@@ -70,7 +75,14 @@ def _complete(
         for kind in KINDS
     }
     known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
+    known |= {
+        # The picker belongs to the route of the requests: no arm has one.
+        "sidecars": SIDECARS.keys() - {Picker.name},
+        "stores": set(STORES),
+        "images": {*Images.model_fields, *SIDECARS},
+    }
     check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
+    check_releases(valid["releases"], entries["releases"], known, problems)
     problems += check_names(raw, place, known)
     if not readable:
         raise ConfigError(problems)

@@ -7,14 +7,13 @@ likewise), `{events_port}`, `{tokenizer_port}`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from kveval.campaign.release import Release, Routing
 from kveval.host.http import HttpError
 from kveval.stacks.arms import HASH_SEED
 from kveval.stacks.counters import CounterError, parse_counters
-from kveval.stacks.sidecar import Sidecar, SidecarError
-from kveval.stacks.talk import Fetch
+from kveval.stacks.sidecar import Container, HttpSidecar, Port, SidecarError
 
 ROUTER_BLOCK_TOKENS = {"scorer": 16, "producer": 64}
 """Tokens of one entry in an approximate scorer's memory: 64 characters, counted as 16 tokens, in the older
@@ -29,8 +28,8 @@ _COUNTERS = ("kvcache", "llm_d", "inference")
 Plugin = dict[str, Any]
 
 
-class Picker(Sidecar):
-    """The picker, which runs on clusters alone; `fetch` sends requests to its metrics port.
+class Picker(HttpSidecar):
+    """The picker, which runs on clusters alone, from llm-d's charts.
 
     It has no tier; its index need not be emptied between levels: their prompts differ.
     """
@@ -38,12 +37,17 @@ class Picker(Sidecar):
     name = "epp"
     title = "endpoint picker"
     metrics_port = "epp_metrics_port"
+    ports: ClassVar[Mapping[str, Port]] = {"epp_metrics_port": Port(9090)}
 
-    def __init__(self, argv: list[str], log: object, fetch: Fetch, image: str) -> None:
-        super().__init__(argv, log)
-        self._fetch = fetch
-        # It cannot be asked for its release; the image's tag is used, and run.json has the image's digest.
-        self.version = image.rpartition(":")[2]
+    @classmethod
+    def in_pod(cls, container: Container) -> Self:
+        """Return the one in a container, of the version that its image's tag names; run.json has the digest.
+
+        It cannot be asked for its release.
+        """
+        picker = super().in_pod(container)
+        picker.version = container.image.rpartition(":")[2]
+        return picker
 
     def counters(self) -> dict[str, float]:
         """Return its counters of scheduling and of the index. Raises SidecarError."""
