@@ -17,7 +17,7 @@ from tests.support.synthetic import runs as runs_of
 
 from kveval.analysis.cells import THROUGHPUT, tables_by_cell
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.statistics.campaign import compare_all
+from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table
