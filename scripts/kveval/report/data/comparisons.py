@@ -15,7 +15,12 @@ from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.sentences import SideNames
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    StyledText,
+    text_or_blank,
+)
 
 UNDECLARED = "undeclared"
 """The ground of two cells that the campaign does not declare as a contrast, and so does not compare."""
@@ -26,6 +31,9 @@ _MIRRORED = {
     "at least": "at most",
     "at most": "at least",
 }
+# Verdict -> the style of its cell on a page.
+_STYLES = {word: word for word in (words.BETTER, words.WORSE, words.PARITY)}
+_STYLES[words.WORSE_IDLE] = words.WORSE
 # What an idle arm costs is no gain of the cell that it is compared with.
 _MIRRORED |= dict.fromkeys((words.WORSE_IDLE, words.IDLE), words.NOT_EXERCISED)
 
@@ -188,7 +196,9 @@ def verdict_text(row: Mapping[Any, Any]) -> str:
     """
     stated = verdict_words(row)
     word = f"**{stated}**" if row["verdict"] in words.DECIDED else stated
-    return ", ".join(filter(None, (word, qualifier(row))))
+    text = ", ".join(filter(None, (word, qualifier(row))))
+    style = _STYLES.get(row["verdict"])
+    return StyledText(text, style) if style else text
 
 
 def verdict_words(row: Mapping[Any, Any]) -> str:

@@ -112,10 +112,8 @@ def _verdict(
         if explained and rows[0]["verdict"] not in words.VERDICTS
         else ""
     )
-    return [
-        effect_text(rows[0]),
-        ": ".join(filter(None, (verdict_text(rows[0]), reason))),
-    ]
+    stated = verdict_text(rows[0])
+    return [effect_text(rows[0]), f"{stated}: {reason}" if reason else stated]
 
 
 def _best(measured: Measured, cell: Cell, unit: str = "") -> str:
