@@ -19,12 +19,13 @@ from kveval.campaign.entries import (
     read_catalogues,
     validate_entries,
 )
+from kveval.campaign.import_sheet import ImportSheet, read_sheet, sheet_problems
 from kveval.campaign.imports import (
     CompareCampaign,
     Compared,
     ImportCampaign,
-    import_problems,
     named_on,
+    sheet_command,
 )
 from kveval.campaign.inheritance import CampaignSource, read_campaign
 from kveval.campaign.problems import (
@@ -91,10 +92,12 @@ def _complete(
     if not {code for _, one in noted if (code := one.code) in UNRESOLVABLE}:
         problems += _matrix_problems(config, place)
     problems += _unlisted_problems(config, place)
-    problems += import_problems(config.campaign, config.catalogue, place)
+    sheet = _sheet(config, place, problems)
     found = _compared(config.campaign, directory, place, problems)
     if problems:
         raise ConfigError(problems)
+    if sheet is not None:
+        return replace(config, sheet=sheet)
     if not found:
         return config
     return Config(
@@ -102,6 +105,43 @@ def _complete(
         _compared_catalogue(found, config.catalogue),
         found,
     )
+
+
+def load_catalogue(directory: Path) -> Catalogue:
+    """Read the catalogues in `directory`. Raises ConfigError with every mistake in them."""
+    problems: list[ConfigProblem] = []
+    entries, unread = read_catalogues(directory, {}, "", problems)
+    valid = {
+        kind: validate_entries(kind, entries[kind], problems, directory)
+        for kind in KINDS
+    }
+    known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
+    check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
+    if problems:
+        raise ConfigError(problems)
+    return Catalogue.model_construct(None, **valid)
+
+
+def _sheet(
+    config: Config, place: str, problems: list[ConfigProblem]
+) -> ImportSheet | None:
+    """Return the sheet of a campaign that imports, None for another or without one; append what is wrong with it."""
+    if not isinstance(config.campaign, ImportCampaign):
+        return None
+    path = Path(config.campaign.sheet)
+    if not path.is_file():
+        what, code = "does not exist", "absent"
+        command = sheet_command(sheet=path.as_posix())
+        if path.is_dir():
+            what, code = "is a folder, not a sheet", "no_file"
+            command = sheet_command([path.as_posix()])
+        message = f"{path} {what}; this writes it: {command}"
+        problems.append(ConfigProblem(place, "import", message, code=code))
+        return None
+    sheet, mistakes = read_sheet(path)
+    # What depends on other rows is only right when every row is known.
+    problems += mistakes or sheet_problems(sheet, config.catalogue)
+    return sheet
 
 
 def _kind_of_campaign(raw: Mapping[str, Any]) -> type[Campaign]:
