@@ -27,6 +27,7 @@ import yaml
 from snakemake.cli import get_argument_parser
 from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS
 from typer import TyperException
+from typer.core import TyperGroup
 from typer.main import get_group
 
 from kveval.workflow.campaign_source import SITE
@@ -268,6 +269,9 @@ def _kveval(arguments: Sequence[str]) -> list[str]:
     command = COMMANDS.get(name)
     if command is None:
         return [f"kveval has no command {name}"]
+    while isinstance(command, TyperGroup) and words and words[0] in command.commands:
+        name, *words = words
+        command = command.commands[name]
     goes_on = not words or words[-1] == "..."
     try:
         values = {} if goes_on else command.make_context(name, words).params

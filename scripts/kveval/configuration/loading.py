@@ -15,6 +15,7 @@ from kveval.campaign.entries import (
     KINDS,
     OWN_KINDS,
     check_names,
+    check_releases,
     check_scenarios,
     read_catalogues,
     validate_entries,
@@ -35,8 +36,12 @@ from kveval.campaign.problems import (
     problems_of,
     unknown_name,
 )
+from kveval.campaign.release import Images
 from kveval.configuration.config import Config
 from kveval.host.values import Mistake
+from kveval.stacks.keyvalue import STORES
+from kveval.stacks.picker import Picker
+from kveval.stacks.registry import SIDECARS
 
 
 def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
@@ -65,13 +70,7 @@ def _complete(
     """Check a campaign that was read, with `problems`, from `place`, against the catalogues."""
     raw = source.raw
     readable = not problems
-    entries, unread = read_catalogues(directory, raw, place, problems)
-    valid = {
-        kind: validate_entries(kind, entries[kind], problems, directory)
-        for kind in KINDS
-    }
-    known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
-    check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
+    valid, known = _read_catalogues(directory, raw, place, problems)
     problems += check_names(raw, place, known)
     if not readable:
         raise ConfigError(problems)
@@ -110,16 +109,34 @@ def _complete(
 def load_catalogue(directory: Path) -> Catalogue:
     """Read the catalogues in `directory`. Raises ConfigError with every mistake in them."""
     problems: list[ConfigProblem] = []
-    entries, unread = read_catalogues(directory, {}, "", problems)
+    valid, _ = _read_catalogues(directory, {}, "", problems)
+    if problems:
+        raise ConfigError(problems)
+    return Catalogue.model_construct(None, **valid)
+
+
+def _read_catalogues(
+    directory: Path, raw: Mapping[str, Any], place: str, problems: list[ConfigProblem]
+) -> tuple[dict[str, Any], dict[str, set[str]]]:
+    """Return the valid entries of the catalogues and of a campaign, by kind, and all names that are known.
+
+    `raw`: the campaign, known as `place`; appends the mistakes.
+    """
+    entries, unread = read_catalogues(directory, raw, place, problems)
     valid = {
         kind: validate_entries(kind, entries[kind], problems, directory)
         for kind in KINDS
     }
     known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
+    known |= {
+        # The picker belongs to the route of the requests: no arm has one.
+        "sidecars": SIDECARS.keys() - {Picker.name},
+        "stores": set(STORES),
+        "images": {*Images.model_fields, *SIDECARS},
+    }
     check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
-    if problems:
-        raise ConfigError(problems)
-    return Catalogue.model_construct(None, **valid)
+    check_releases(valid["releases"], entries["releases"], known, problems)
+    return valid, known
 
 
 def _sheet(

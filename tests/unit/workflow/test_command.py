@@ -41,7 +41,7 @@ from kveval.workflow.upkeep.prune import KINDS
 
 COMMANDS = (
     *("plan", "curve", "trace", "models", "doctor", "deploy-one", "teardown"),
-    *("verify", "prune", "check", "bisect", "history"),
+    *("verify", "prune", "check", "bisect", "history", "export"),
 )
 HEAVY = {"pandas", "numpy", "scipy", "pyarrow", "snakemake", "matplotlib"}
 SMOKE = "config/campaigns/smoke.yaml"
