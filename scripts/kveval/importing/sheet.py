@@ -229,8 +229,8 @@ def _mixed_cells(
     for row in sheet.rows.values():
         if row.use != "no":
             texts = {name: _text(getattr(row, name)) for name in _OF_KIND}
-            cell = (row.model, row.scenario, str(row.cpu_blocks))
-            _add_kind(kinds.setdefault(cell, {}), texts)
+            own = (row.model, row.scenario, str(row.cpu_blocks))
+            _add_kind(kinds.setdefault(own, {}), texts)
     mixed = {}
     for cell, values in kinds.items():
         several = [
