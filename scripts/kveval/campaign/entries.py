@@ -250,7 +250,7 @@ def check_names(
 
 
 def _names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield the names of entries that a campaign and its imports use, as read: key, name, kind."""
+    """Yield the names of entries that a campaign uses, as read: key, name, kind."""
     yield "workload", campaign.get("workload"), "workloads"
     yield "gpu", campaign.get("gpu"), "gpus"
     server = campaign.get("server")
@@ -259,15 +259,11 @@ def _names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
         images = server.get("images")
         for name in images if isinstance(images, Mapping) else ():
             yield f"server.images.{name}", name, "images"
-    for section in ("matrix", "import"):
-        for place, entry in _items(campaign.get(section)):
-            given = entry if isinstance(entry, Mapping) else {}
-            for kind in ("models", "scenarios"):
-                for position, name in _items(given.get(kind)):
-                    yield f"{section}{place}.{kind}{position}", name, kind
-            sizes = given.get("cpu_blocks")
-            for name in sizes if isinstance(sizes, Mapping) else ():
-                yield f"{section}{place}.cpu_blocks.{name}", name, "scenarios"
+    for place, entry in _items(campaign.get("matrix")):
+        given = entry if isinstance(entry, Mapping) else {}
+        for kind in ("models", "scenarios"):
+            for position, name in _items(given.get(kind)):
+                yield f"matrix{place}.{kind}{position}", name, kind
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:
