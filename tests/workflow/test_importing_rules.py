@@ -22,7 +22,7 @@ from tests.support.result_trees import (
 )
 from tests.workflow.test_reruns import PARTS, REPOSITORY, snakemake
 
-from kveval.analysis.statistics.campaign import METRICS
+from kveval.analysis.verdict import METRICS
 
 pytestmark = pytest.mark.workflow
 MODEL = "Qwen3-0.6B"
