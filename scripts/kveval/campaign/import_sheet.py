@@ -218,7 +218,7 @@ def _valid(name: str) -> str:
     values: list[str] = []
     for kind in kinds:
         if kind.get("type") == "integer":
-            values.append(f"a whole number from {kind['minimum']} on, in digits alone")
+            values.append(f"a whole number ({kind['minimum']} or more)")
         values += map(str, kind.get("enum", [kind["const"]] if "const" in kind else []))
     description = " ".join(str(schema.get("description", "")).split())
     return f"{' or '.join(values)}: {description}" if values else description
