@@ -88,11 +88,10 @@ class EnginePart:
 class Deployer(EnginePart, ABC, Generic[ServerT_co]):
     """Starts what answers the run's requests, or attaches to it: one deployment at a time.
 
-    `beginning`: its start, in words of the job's log; `empties_caches`: whether levels begin with empty caches.
+    `beginning`: its start, in words of the job's log.
     """
 
     beginning = "starting the server"
-    empties_caches = True
 
     @property
     @abstractmethod

@@ -191,7 +191,6 @@ class Levels:
             "others_cpu_percent": self._others_percent(times),
             **({} if ran.primed is None else {"primed": asdict(ran.primed)}),
             **({} if level.longer == 1 else {"seconds": workload.seconds}),
-            "cache_reset": self.session.deployer.empties_caches,
             "status": "ok",
             "error": None,
         }
