@@ -24,7 +24,10 @@ class SidecarPortTaken(SidecarError):
 
 
 class Port(NamedTuple):
-    """A port of a sidecar in a pod that has an address of its own; `name`: "" if only its own pod uses it."""
+    """A port of a sidecar whose pod has an address of its own.
+
+    `name`: what its documents call it, "" for one that they do not declare.
+    """
 
     number: int
     name: str = ""
@@ -38,7 +41,7 @@ class Container:
         argv: its command line.
         image: the image, as declared.
         log: the copy of its log.
-        ports: its ports by placeholder.
+        ports: the run's ports by placeholder.
         fetch: returns what sends requests to one of its ports, by number.
         run: runs a command in it and returns what that prints. Raises ValueError.
     """
@@ -54,8 +57,8 @@ class Container:
 class Sidecar:
     """A program beside the servers. An instance is one that runs, on this host or in a pod.
 
-    On a cluster it has a Deployment and a Service of its own, unless it shares the server's pod. A container with its
-    name is one of it. The methods of a running one raise SidecarError.
+    On a cluster it runs in a container of its name: in a Deployment with a Service of its own, or in the server's pod.
+    The methods of a running one raise SidecarError.
 
     Attributes:
         name: its name among the programs of a specification, and in its placeholders: {NAME_host}, {NAME_port}.
