@@ -598,3 +598,41 @@ def test_systemctl_does_nothing_while_packages_are_configured(place: Place) -> N
     shim = Path(done.stdout.strip())
     assert shim.parts[1] != "usr"
     assert not shim.exists()  # it is gone afterwards
+
+
+# --- the command that runs tests ---------------------------------------------------------------------------------------
+
+FAST = "-m not e2e and not workflow and not cluster"
+CHAIN = "-m pytest tests/e2e/test_campaign.py"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "calls"),
+    [
+        ([], [FAST, CHAIN]),
+        (["--all"], ["--no-loadscope-reorder"]),
+        (["--all", "-x"], ["--no-loadscope-reorder -x"]),
+        (["tests/unit", "-x"], ["--no-loadscope-reorder tests/unit -x"]),
+    ],
+)
+@pytest.mark.parametrize("status", [0, 1])
+def test_tests_are_fast_unless_all_are_asked_for(
+    tmp_path: Path, arguments: list[str], calls: list[str], status: int
+) -> None:
+    scripts, programs = tmp_path / "scripts", tmp_path / ".venv" / "bin"
+    for folder in (scripts, programs):
+        folder.mkdir(parents=True)
+    (scripts / "test.sh").write_text((ROOT / "scripts" / "test.sh").read_text())
+    (scripts / "setup.sh").write_text("")
+    python = programs / "python"
+    python.write_text(f'#!/bin/sh\necho "$*" >> record\nexit {status}\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["bash", scripts / "test.sh", *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == status, done.stderr
+    made = (tmp_path / "record").read_text().splitlines()
+    assert len(made) == len(calls)
+    assert all(line.endswith(call) for line, call in zip(made, calls, strict=True))
+    # A run that leaves tests out says how to run them.
+    assert ("scripts/test.sh --all" in done.stdout) == (arguments == [])

@@ -1,5 +1,6 @@
 """The runs that a campaign imports, as its sheet has them, and what each needs. No file is opened here."""
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -215,7 +216,7 @@ def _run_plan(
 
 
 def _level_plan(sheet: ImportSheet, row: SheetRow) -> LevelPlan:
-    report = sheet.file(row.report).as_posix()
+    report = sheet.file(row.report)
     if row.problem:
         return LevelPlan(level=int(row.level), report=report, error=row.problem)
     recording: dict[str, str] = {}
@@ -229,20 +230,20 @@ def _level_plan(sheet: ImportSheet, row: SheetRow) -> LevelPlan:
         benchmark=row.benchmark,
         recording=recording,
         recorded_as=row.recording,
-        server_files=[path.as_posix() for path in sheet.files(row.server_files)],
+        server_files=sheet.files(row.server_files),
     )
 
 
-def _archives(path: Path) -> dict[str, str]:
+def _archives(path: str) -> dict[str, str]:
     """Return the files of a recording, each with its name there; those in hidden folders are none."""
-    if not path.is_dir():
-        return {path.as_posix(): path.name}
+    if not Path(path).is_dir():
+        return {path: path.rpartition("/")[2]}
     files = {}
-    for file in sorted(path.rglob("*")):
-        inside = file.relative_to(path)
-        hidden = any(part.startswith(".") for part in inside.parts[:-1])
-        if file.is_file() and not hidden:
-            files[file.as_posix()] = inside.as_posix()
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            file = f"{folder}/{name}"
+            files[file] = file.removeprefix(f"{path}/")
     return files
 
 

@@ -84,7 +84,7 @@ def update_sheet(
     content = _content(roots, catalogue)
     levels = _levels(content, sheet)
     present = {
-        (str(sheet.file(row.report)), str(row.benchmark)) for row in sheet.rows.values()
+        (sheet.file(row.report), str(row.benchmark)) for row in sheet.rows.values()
     }
     known = [level for level in levels if _resolved(level, sheet) in present]
     new = [level for level in levels if _resolved(level, sheet) not in present]
@@ -166,11 +166,11 @@ def _without_copies(
     for row in sheet.rows.values():
         if row.use != "no" and row.start:
             cell = (row.model, row.scenario, str(row.cpu_blocks))
-            place = str(sheet.file(row.report))
+            place = sheet.file(row.report)
             seen.setdefault((*cell, str(row.level), row.start), place)
     kept, copies = [], []
     for result in results:
-        place = str(sheet.file(_name(result.root, result.report, base)))
+        place = sheet.file(_name(result.root, result.report, base))
         keys = [
             (*_cell_texts(result), str(level.level), _time(level.facts.start))
             for level in result.levels
@@ -220,9 +220,9 @@ def _mixed_cells(
     """
     base = sheet.path.parent
     kinds: dict[tuple[str, ...], dict[str, set[str]]] = {}
-    listed = {str(sheet.file(row.report)) for row in sheet.rows.values()}
+    listed = {sheet.file(row.report) for row in sheet.rows.values()}
     for result in results:
-        report = str(sheet.file(_name(result.root, result.report, base)))
+        report = sheet.file(_name(result.root, result.report, base))
         if result.known and report not in listed:
             texts = dict(zip(_OF_KIND, map(_text, result.kind), strict=True))
             _add_kind(kinds.setdefault(_cell_texts(result), {}), texts)
@@ -347,7 +347,7 @@ def _name(root: Path, path: str, base: Path) -> str:
 
 def _resolved(level: _Level, sheet: ImportSheet) -> tuple[str, str]:
     report, benchmark = level.place
-    return str(sheet.file(report)), benchmark
+    return sheet.file(report), benchmark
 
 
 class _RunNumbers:
@@ -355,7 +355,7 @@ class _RunNumbers:
 
     def __init__(self, sheet: ImportSheet, known: Iterable[_Level]) -> None:
         lines = {
-            (str(sheet.file(row.report)), str(row.benchmark)): row
+            (sheet.file(row.report), str(row.benchmark)): row
             for row in sheet.rows.values()
         }
         self._numbers: dict[object, int] = {}
@@ -396,7 +396,7 @@ def _readable(sheet: ImportSheet) -> list[int]:
     """Return the lines with a problem whose level can be read by now."""
     lines = []
     for line, row in sheet.rows.items():
-        path = sheet.file(row.report)
+        path = Path(sheet.file(row.report))
         if not row.problem or not path.is_file():
             continue
         try:

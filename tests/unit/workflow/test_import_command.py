@@ -67,10 +67,10 @@ def test_as_json_it_is_one_document(tree: Path) -> None:
 def test_what_is_no_folder_and_a_sheet_with_mistakes_are_refused(tree: Path) -> None:
     nowhere = kveval("import", "tree", "nowhere")
     assert (nowhere.exit_code, "nowhere is not a folder" in nowhere.stderr) == (2, True)
-    Path("imports.csv").write_text("modell\n")
+    Path("imports.csv").write_text("modelle\n")
     wrong = kveval("import", "tree")
     assert wrong.exit_code == 2
-    assert "imports.csv: line 1: there is no column 'modell'" in wrong.stderr
+    assert "imports.csv: line 1: there is no column 'modelle'" in wrong.stderr
     assert "did you mean model" in wrong.stderr
 
 

@@ -94,7 +94,7 @@ def _add_campaign(
     result.results.add(config.campaign.results)
     if config.sheet is not None:
         for row in config.sheet.imported.values():
-            names = result.reports.setdefault(str(config.sheet.file(row.report)), [])
+            names = result.reports.setdefault(config.sheet.file(row.report), [])
             names.append(f"imported by {name}")
     for cell in config.cells:
         pilot = config.pilot(cell)
