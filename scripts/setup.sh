@@ -23,6 +23,7 @@ if [[ -n $from ]]; then
     set -- pcp workflow server
     [[ $(fact device) == cpu ]] || set -- pcp workflow server-gpu
 fi
+name_missing "$@"
 for part in "$@"; do
     case $part in
         pcp) ensure_pcp ;;

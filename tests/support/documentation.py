@@ -30,7 +30,6 @@ from typer import TyperException
 from typer.core import TyperGroup
 from typer.main import get_group
 
-from kveval.importing import october_2025
 from kveval.workflow.campaign_source import SITE
 from kveval.workflow.command.main import app
 from pcp_parquet.tool import options
@@ -82,7 +81,6 @@ PLACEHOLDER = re.compile(r"\.\.\.|(?<![A-Za-z0-9])[A-Z][A-Z_]+(?![a-z0-9])")
 PARSERS: dict[str, Callable[..., Any]] = {
     "pcp-parquet": options.parse,
     "pcp_parquet": options.parse,
-    "kveval.importing.october_2025": october_2025.main,
 }
 
 

@@ -187,7 +187,7 @@ def with_settings(
             "leave companions out",
             "no_such",
         )
-        for beside in sorted(settings.keys() - beside_server)
+        for beside in sorted(settings.keys() & SIDECARS.keys() - beside_server)
     ]
     found = []
     for sidecar in sidecars:
@@ -267,7 +267,7 @@ def existing_problems(
     sidecars: Sequence[SidecarSpec],
     build: ArmBuild | None,
 ) -> Iterator[ConfigProblem]:
-    """What an arm has beside the server that answers already, and an address alone does not lead to."""
+    """Yield problems of an arm with more than the server that answers already: an address leads to nothing else."""
     name = cell.scenario
     if sidecars:
         named = ", ".join(sidecar.name for sidecar in sidecars)

@@ -11,6 +11,7 @@ from kveval.host.errors import Failure
 from kveval.stacks.keyvalue import STORES
 from kveval.stacks.lmcache import LMCacheServer
 from kveval.stacks.model_server import ModelServer
+from kveval.stacks.picker import Picker
 from kveval.stacks.sidecar import Sidecar
 from kveval.stacks.vllm import VLLM
 
@@ -18,8 +19,12 @@ _OF_SERVER = "server."
 
 SERVERS: dict[str, ModelServer] = {server.name: server for server in (VLLM,)}
 """What serves models, by its name in `server.program` and among the versions of a measurement."""
-SIDECARS: dict[str, type[Sidecar]] = {**STORES, LMCacheServer.name: LMCacheServer}
-"""What may stand beside a server, by its name in a specification."""
+SIDECARS: dict[str, type[Sidecar]] = {
+    **STORES,
+    LMCacheServer.name: LMCacheServer,
+    Picker.name: Picker,
+}
+"""What may stand beside a server, by its name in a specification and of its containers."""
 IMPORTED_SERVER: ModelServer = VLLM
 """The server of results that were measured elsewhere: there are importers for no other."""
 

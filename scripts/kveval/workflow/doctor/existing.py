@@ -1,4 +1,4 @@
-"""What the doctor finds out of servers that answer already, and of this host, which loads and records them."""
+"""Findings about servers that answer already, and about this host, which loads and records them."""
 
 import os
 from collections.abc import Iterator, Sequence
