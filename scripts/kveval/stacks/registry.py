@@ -11,6 +11,8 @@ from kveval.host.errors import Failure
 from kveval.stacks.keyvalue import STORES
 from kveval.stacks.lmcache import LMCacheServer
 from kveval.stacks.model_server import ModelServer
+from kveval.stacks.running_server import RunningServer
+from kveval.stacks.sglang import Sglang
 from kveval.stacks.sidecar import Sidecar
 from kveval.stacks.vllm import VLLM
 
@@ -18,6 +20,8 @@ _OF_SERVER = "server."
 
 SERVERS: dict[str, ModelServer] = {server.name: server for server in (VLLM,)}
 """What serves models, by its name in `server.program` and among the versions of a measurement."""
+RUNNING_SERVERS: tuple[RunningServer, ...] = (*SERVERS.values(), Sglang())
+"""What is recognised where it runs already."""
 SIDECARS: dict[str, type[Sidecar]] = {**STORES, LMCacheServer.name: LMCacheServer}
 """What may stand beside a server, by its name in a specification."""
 IMPORTED_SERVER: ModelServer = VLLM
