@@ -1,6 +1,7 @@
 """A model server at the seam of HTTP: caches that hold whole texts, and the metrics of several programs and releases.
 
-A token is a word. What a cache serves takes no time; the rest takes `compute_s_per_token`.
+A token is a word. By the server's own clock, which tests give the client, a request takes a millisecond, and its tokens
+that no cache serves `COMPUTE_S_PER_TOKEN` each, so that no other program changes a time.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from typing import Any, ClassVar
 BLOCK_TOKENS = 16
 BYTES_PER_TOKEN = 1024
 MODEL = "tiny"
+REQUEST_S, COMPUTE_S_PER_TOKEN = 0.001, 0.0003
 
 
 @dataclass
@@ -62,12 +64,12 @@ class FakeServer:
     counts_ours: bool = True
     foreign_share: float = 0.0
     key: str = ""
-    compute_s_per_token: float = 0.00002
     fails_after: int | None = None
     late_s: float = 0.0
     requests: int = 0
     emptied: int = 0
     url: str = ""
+    clock_s: float = 0.0
     device: Cache = field(init=False)
     tier: Cache = field(init=False)
     counted: dict[str, float] = field(default_factory=dict)
@@ -90,7 +92,8 @@ class FakeServer:
         tier = 0
         if not device and loads and self.tier_serves:
             tier = self.tier.serves(text)
-        time.sleep((prompt - device - tier) * self.compute_s_per_token + self.late_s)
+        time.sleep(self.late_s)
+        self.clock_s += REQUEST_S + (prompt - device - tier) * COMPUTE_S_PER_TOKEN
         self.device.store(text, kept)
         stored = self.tier.store(text, kept) if self.tier_tokens else 0
         if self.counts_ours:

@@ -1,4 +1,4 @@
-"""What a server that runs already tells and shows from outside: no campaign, no store, nothing started or stopped.
+"""A server that runs already, asked from outside: no campaign, no store, nothing started or stopped.
 
 `survey` is the whole: it finds out what answers, times a prefix in the three places it can come from, judges what came
 of it, and on request searches for the capacity of the caches. Every request goes through `client`, which keeps the

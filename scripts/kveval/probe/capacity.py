@@ -31,7 +31,7 @@ class CapacityError(Failure):
 
 @dataclass(frozen=True)
 class CapacityPlan:
-    """What a search is going to do: it evicts all that the caches hold of others, if they hold no more than is sent."""
+    """A search, before it is made: it evicts all that the caches hold of others, if they hold no more than is sent."""
 
     contexts: int
     context_tokens: int
@@ -51,7 +51,7 @@ class CapacityPlan:
 
 @dataclass
 class Capacity:
-    """What a server retained, tokens; `at_least` if every context was served again, or the search was stopped.
+    """The tokens that a server retained; `at_least` if every context was served again, or the search was stopped.
 
     `proof`: "counters", "usage" or "time" (whole contexts); `stored_bytes_per_token`: None if stores are not counted.
     """

@@ -22,7 +22,7 @@ class AddressError(Failure):
     """An address, a key or a model's name with which no server can be asked; the message says what would be right."""
 
 
-class Stopped(Failure):
+class SurveyStopped(Failure):
     """A bound was reached, or a request failed: nothing more is sent."""
 
 
@@ -35,7 +35,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Answer:
+class StreamedAnswer:
     """A streamed answer.
 
     `tokens`: ids, or the whole text as one where the server does not tell ids; `cached_tokens`: of the prompt, as the
@@ -83,7 +83,7 @@ class Client:
         body: object = None,
         timeout_s: float = 30.0,
     ) -> Any:
-        """Send one request and return the decoded JSON, None for other answers. Raises HttpError, Stopped.
+        """Send one request and return the decoded JSON, None for other answers. Raises HttpError, SurveyStopped.
 
         One that asks for tokens counts as a request.
         """
@@ -98,10 +98,10 @@ class Client:
             content: bytes = answer.read()
         return content.decode(errors="replace")
 
-    def complete(self, body: Mapping[str, Any]) -> Answer:
+    def complete(self, body: Mapping[str, Any]) -> StreamedAnswer:
         """Send one text and return its streamed answer.
 
-        The time to the first token begins when the request is sent on an open connection. Raises Stopped: if the server
+        The time to the first token begins when the request is sent on an open connection. Raises SurveyStopped: if the server
         refuses, if the first token is later than the bound, or if no request is left.
         """
         self._count_request()
@@ -115,11 +115,13 @@ class Client:
         except HttpError as error:
             if isinstance(error.__cause__, TimeoutError):
                 message = f"no token within {bound_s:g} s: the server is too busy or too slow for this"
-                raise Stopped(message, code="late_token") from error
-            raise Stopped(str(error), code="request_failed", **error.facts) from error
+                raise SurveyStopped(message, code="late_token") from error
+            raise SurveyStopped(
+                str(error), code="request_failed", **error.facts
+            ) from error
         if answer.ttft_ms > 1000 * bound_s:
             message = f"the first token took {answer.ttft_ms / 1000:.1f} s, the bound is {bound_s:g} s"
-            raise Stopped(message, code="late_token")
+            raise SurveyStopped(message, code="late_token")
         self.prompt_tokens += answer.prompt_tokens
         self.generated_tokens += len(answer.tokens)
         return answer
@@ -132,7 +134,7 @@ class Client:
     def _count_request(self) -> None:
         if self.requests_left < 1:
             message = f"{self.limits.most_requests} requests were sent, which is the bound: --max-requests"
-            raise Stopped(message, code="requests_spent")
+            raise SurveyStopped(message, code="requests_spent")
         self.requests += 1
 
     @contextlib.contextmanager
@@ -216,7 +218,7 @@ def _message_of(text: str) -> str:
     return str(value)
 
 
-def _read_stream(stream: http.client.HTTPResponse, begin: float) -> Answer:
+def _read_stream(stream: http.client.HTTPResponse, begin: float) -> StreamedAnswer:
     """Read the events of a streamed completion. Raises HttpError if it has no token or no usage."""
     ttft_ms: float | None = None
     tokens: list[int] = []
@@ -242,7 +244,7 @@ def _read_stream(stream: http.client.HTTPResponse, begin: float) -> Answer:
             "the stream ended without usage: how long a prompt is stays unknown"
         )
     details = usage.get("prompt_tokens_details") or {}
-    return Answer(
+    return StreamedAnswer(
         prompt_tokens=int(usage["prompt_tokens"]),
         tokens=tuple(map(str, tokens)) or ("".join(texts),),
         ttft_ms=round(ttft_ms, 3),

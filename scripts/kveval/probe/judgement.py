@@ -1,4 +1,4 @@
-"""What the requests show: whether the tier is active, whether answers stay the same, and what to measure next."""
+"""Conclusions from the requests: whether the tier is active, whether answers stay the same, and what to measure next."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from kveval.engines.servers import answers
 from kveval.host.http import HttpError
 from kveval.probe.capacity import Capacity
-from kveval.probe.client import Answer, Stopped
+from kveval.probe.client import StreamedAnswer, SurveyStopped
 from kveval.probe.meter import Counts, ForeignTraffic, Window
 from kveval.probe.prefix import (
     ANSWER_TOKENS,
@@ -155,7 +155,7 @@ def _compared(
         judged = {
             place: _likeliest(target, texts[place], cold[place]) for place in differing
         }
-    except (Stopped, HttpError) as error:
+    except (SurveyStopped, HttpError) as error:
         why = f"answers differ, and the request that would judge them failed: {error}"
         return SameAnswers(source, "unknown", why=why)
     # What served them was decided above; by time it is not counted in tokens.
@@ -189,7 +189,7 @@ def _state(changed: int, near_ties: int, alike: Sequence[bool]) -> tuple[str, st
 
 def _cold_pairs(
     requests: PrefixRequests, block_tokens: int | None
-) -> list[tuple[Answer, Answer]]:
+) -> list[tuple[StreamedAnswer, StreamedAnswer]]:
     """Return the answers of the texts that were computed twice."""
     return [
         (requests.cold[number].answer, window.answer)
@@ -198,7 +198,7 @@ def _cold_pairs(
     ]
 
 
-def _completion(answer: Answer) -> Completion:
+def _completion(answer: StreamedAnswer) -> Completion:
     return Completion(answer.prompt_tokens, answer.tokens)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kveval.engines.watchdog import read_work
 from kveval.host.http import HttpError
-from kveval.probe.client import Answer, Client
+from kveval.probe.client import Client, StreamedAnswer
 from kveval.stacks.counters import CounterError, parse_counters
 from kveval.stacks.running_server import RunningServer
 
@@ -41,14 +41,14 @@ class Window:
     `own`: whether they rose by this request alone. If not, what served it is known from its usage, or not at all.
     """
 
-    answer: Answer
+    answer: StreamedAnswer
     rise: Counts
     own: bool
 
 
 @dataclass(frozen=True)
 class ForeignTraffic:
-    """What others sent while we measured, as shares of all, 0 to 1; None where the counters do not tell it.
+    """The traffic of others while we measured, as shares of all, 0 to 1; None where the counters do not tell it.
 
     `counted_share`: of what we sent, what the counters have: less than 1 means that they are those of another server.
     `running_most`: requests that ran or waited at once before we sent any.
@@ -130,7 +130,7 @@ class Meter:
             return Counts()
         return self._counts(counters)
 
-    def window(self, answer: Answer) -> Window:
+    def window(self, answer: StreamedAnswer) -> Window:
         """Return a request that was just answered with what the counters rose by since they were last read.
 
         Waits at most a second for the counters to have it.

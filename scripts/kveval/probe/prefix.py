@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from kveval.engines.servers.one_request import SERVED_SHARE, number_lines
 from kveval.host.http import HttpError
-from kveval.probe.client import Answer, Client
+from kveval.probe.client import Client, StreamedAnswer
 from kveval.probe.meter import Meter, Window
 from kveval.stacks.running_server import RunningServer, ServerFacts
 
@@ -51,7 +51,7 @@ class Target:
     def send(
         self, text: str, tokens: int, *, salt: str = "", loads: bool = True
     ) -> Window:
-        """Send one text and return its answer with what the counters rose by. Raises Stopped."""
+        """Send one text and return its answer with what the counters rose by. Raises SurveyStopped."""
         body = self.program.text_request(
             self.model, text, tokens, salt=salt, loads=loads
         )
@@ -130,7 +130,7 @@ class PrefixRequests:
 def measure(
     requests: PrefixRequests, target: Target, share: float, *, may_empty: str
 ) -> None:
-    """Send the prefixes, and add each request to `requests` as it is answered. Raises Stopped.
+    """Send the prefixes, and add each request to `requests` as it is answered. Raises SurveyStopped.
 
     `share`: of the device's cache that they may take together, 0 to 1; `may_empty`: "" if the device's cache may be
     emptied, else why not.
@@ -155,7 +155,7 @@ def measure(
 
 
 def _choose_texts(requests: PrefixRequests, target: Target, share: float) -> None:
-    """Choose texts of a length that the device, the model and the clock allow. Raises Stopped."""
+    """Choose texts of a length that the device, the model and the clock allow. Raises SurveyStopped."""
     trial = number_lines(_TRIAL_LINES)
     answer = target.send(trial, 1).answer
     by_time = answer.prompt_tokens * 1000 * _COLD_S / answer.ttft_ms
@@ -279,7 +279,7 @@ def times_from(
     )
 
 
-def _lengths(answers: Iterable[Answer]) -> list[int]:
+def _lengths(answers: Iterable[StreamedAnswer]) -> list[int]:
     return [answer.prompt_tokens for answer in answers]
 
 

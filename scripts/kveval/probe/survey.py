@@ -14,7 +14,7 @@ from kveval.probe.capacity import (
     fill_and_ask,
     plan_search,
 )
-from kveval.probe.client import AddressError, Client, Stopped
+from kveval.probe.client import AddressError, Client, SurveyStopped
 from kveval.probe.judgement import (
     SameAnswers,
     TierActivity,
@@ -24,7 +24,7 @@ from kveval.probe.judgement import (
 )
 from kveval.probe.meter import Counts, ForeignTraffic, Meter
 from kveval.probe.prefix import PrefixRequests, SourceTimes, Target, measure
-from kveval.stacks.counters import CounterError, Sample, parse_samples
+from kveval.stacks.counters import CounterError, MetricSample, parse_samples
 from kveval.stacks.registry import RUNNING_SERVERS
 from kveval.stacks.running_server import OtherServer, RunningServer, model_entries
 
@@ -35,7 +35,7 @@ _FIRST_TEXT = "The first request of this hour asks for one token, and"
 
 @dataclass(frozen=True)
 class Options:
-    """What a survey may do.
+    """The things that a survey may do.
 
     Attributes:
         model: the name to ask for; "" for the server's first.
@@ -80,7 +80,7 @@ class Survey:
 
     @property
     def declared_tokens(self) -> int | None:
-        """What the larger of device and tier holds, as declared, tokens; None if nothing declares it."""
+        """The tokens that the larger of device and tier holds, as declared; None if nothing declares it."""
         return declared_tokens(self.target.facts, self.bytes_per_token)
 
 
@@ -106,7 +106,7 @@ def survey(
     try:
         say("timing three prefixes")
         measure(requests, target, options.share, may_empty=_may_empty(meter, options))
-    except Stopped as stop:
+    except SurveyStopped as stop:
         result.stopped = str(stop)
     result.times = {source: requests.times(source, block) for source in SOURCES}
     result.same = same_answers(target, requests)
@@ -157,10 +157,12 @@ def _recognise(client: Client, model: str) -> tuple[Target, list[str]]:
     return target, names
 
 
-def _program(client: Client, models: Any) -> tuple[RunningServer, list[Sample], str]:
+def _program(
+    client: Client, models: Any
+) -> tuple[RunningServer, list[MetricSample], str]:
     """Return the program that answers, the lines of its metrics, and why there are none."""
     page, closed = "", ""
-    samples: list[Sample] = []
+    samples: list[MetricSample] = []
     try:
         page = client.metrics_page(RunningServer.metrics_path)
         samples = parse_samples(page)
@@ -189,7 +191,7 @@ def _first_request(target: Target) -> None:
     """Ask for one token, before anything else is sent. Raises AddressError."""
     try:
         target.send(_FIRST_TEXT, 1)
-    except Stopped as stop:
+    except SurveyStopped as stop:
         status = stop.facts.get("status")
         if status in (401, 403):
             cause = HttpError(str(stop), status=status)
@@ -236,5 +238,5 @@ def _search_capacity(
     result.capacity = Capacity(plan)
     try:
         fill_and_ask(result.capacity, target)
-    except Stopped as stop:
+    except SurveyStopped as stop:
         result.stopped = str(stop)

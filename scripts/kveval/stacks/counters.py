@@ -29,7 +29,7 @@ class CounterError(Failure):
 
 
 @dataclass(frozen=True)
-class Sample:
+class MetricSample:
     """One line of a Prometheus page: a value under a name and its labels."""
 
     name: str
@@ -37,13 +37,13 @@ class Sample:
     value: float
 
 
-def parse_samples(text: str) -> list[Sample]:
+def parse_samples(text: str) -> list[MetricSample]:
     """Return every line of the Prometheus text. Raises CounterError if it is none."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415  (slow, not for plans)
 
     try:
         return [
-            Sample(sample.name, sample.labels, sample.value)
+            MetricSample(sample.name, sample.labels, sample.value)
             for family in text_string_to_metric_families(text)
             for sample in family.samples
         ]

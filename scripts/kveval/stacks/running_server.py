@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from packaging.version import Version
 
 from kveval.campaign.catalogue import name_for
-from kveval.stacks.counters import Sample
+from kveval.stacks.counters import MetricSample
 from kveval.stacks.talk import Ask
 
 
@@ -27,7 +27,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a running server tells of its caches; None for what it does not tell.
+    """Facts that a running server tells of its caches; None for what it does not tell.
 
     Attributes:
         block_tokens: tokens of a block, or of a page.
@@ -54,7 +54,7 @@ class ServerFacts:
 
 @dataclass(frozen=True)
 class Advice:
-    """What would let a server tell more, in words of its program: how its metrics, its endpoint and a tier are had."""
+    """Changes that would let a server tell more, in words of its program: how metrics, its endpoint and a tier are had."""
 
     metrics: str
     emptying: str
@@ -137,7 +137,7 @@ class RunningServer(ABC):
             for entry in model_entries(models)
         )
 
-    def facts(self, samples: Sequence[Sample], ask: Ask) -> ServerFacts:
+    def facts(self, samples: Sequence[MetricSample], ask: Ask) -> ServerFacts:
         """Return what the program tells of its caches, in its metrics and where its arguments can be read."""
         return ServerFacts()
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from kveval.host.http import HttpError
-from kveval.stacks.counters import Sample
+from kveval.stacks.counters import MetricSample
 from kveval.stacks.running_server import (
     Advice,
     RunningServer,
@@ -63,7 +63,7 @@ class Sglang(RunningServer):
         served = (value for name, value in counters.items() if name.startswith(sources))
         return sum(served)
 
-    def facts(self, samples: Sequence[Sample], ask: Ask) -> ServerFacts:
+    def facts(self, samples: Sequence[MetricSample], ask: Ask) -> ServerFacts:
         """Return what its arguments tell, and the sizes among its metrics, which count tokens of one rank."""
         info = _server_info(ask)
         gauges = {sample.name: sample.value for sample in samples}

@@ -24,7 +24,7 @@ from kveval.host.http import HttpError
 from kveval.host.logs import LogForm
 from kveval.stacks import vllm_arms, vllm_wire
 from kveval.stacks.arms import HASH_SEED, Platform
-from kveval.stacks.counters import Sample
+from kveval.stacks.counters import MetricSample
 from kveval.stacks.model_server import Arm, ModelServer
 from kveval.stacks.running_server import Completion, ServerFacts
 from kveval.stacks.talk import Ask
@@ -389,7 +389,7 @@ class Vllm(ModelServer):
         """Tell whether the events of its caches are configured."""
         return "--kv-events-config" in argv
 
-    def facts(self, samples: Sequence[Sample], ask: Ask) -> ServerFacts:
+    def facts(self, samples: Sequence[MetricSample], ask: Ask) -> ServerFacts:
         """Return what the labels of its metrics tell, and its arguments where the development endpoint is open."""
         try:
             info = ask("/server_info?config_format=json")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kveval.stacks.counters import Sample
+from kveval.stacks.counters import MetricSample
 from kveval.stacks.running_server import Advice, ServerFacts, whole_number
 
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
@@ -93,7 +93,7 @@ ADVICE = Advice(
 """What would let a vLLM server tell more."""
 
 
-def server_facts(samples: Sequence[Sample], info: Any) -> ServerFacts:
+def server_facts(samples: Sequence[MetricSample], info: Any) -> ServerFacts:
     """Return what the metrics of a server tell of its caches, and its configuration.
 
     `info`: the answer of its development endpoint /server_info, None where that is closed. Of the configuration only
@@ -128,7 +128,7 @@ def server_facts(samples: Sequence[Sample], info: Any) -> ServerFacts:
 
 
 def _tier(
-    labels: Mapping[str, str], samples: Sequence[Sample], config: Any
+    labels: Mapping[str, str], samples: Sequence[MetricSample], config: Any
 ) -> tuple[str | None, int | None, int | None]:
     """Return what is behind the device ("" for nothing), its bytes, and its blocks as releases before 0.14 declare it."""
     offloading_gib = labels.get("kv_offloading_size", "None")

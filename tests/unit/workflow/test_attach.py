@@ -11,7 +11,7 @@ from tests.support.command import kveval
 from tests.support.fake_model_server import BYTES_PER_TOKEN, FakeServer, serving
 from tests.support.paths import SCRIPTS
 
-from kveval.probe import capacity, meter, prefix, survey
+from kveval.probe import capacity, client, meter, prefix, survey
 
 HERE = Path()
 HEAVY = ("snakemake", "pandas", "kubernetes", "scipy", "matplotlib", "pyarrow")
@@ -23,10 +23,24 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefix, "_STORING_S", (0.0, 0.0))
     monkeypatch.setattr(capacity, "_STORING_S", 0.0)
     monkeypatch.setattr(meter, "_SETTLED_S", 0.1)
+    monkeypatch.setattr(client, "time", CLOCK)
+
+
+class ServersClock:
+    """The clock of the server that is asked."""
+
+    server = FakeServer()
+
+    def monotonic(self) -> float:
+        return self.server.clock_s
+
+
+CLOCK = ServersClock()
 
 
 def attached(state: FakeServer, *words: str, status: int = 0) -> dict[str, Any]:
     """Attach to a server, and return the document."""
+    CLOCK.server = state
     with serving(state):
         code, output = kveval(HERE, "attach", state.url, "--json", *words)
     assert code == status, output
@@ -35,6 +49,7 @@ def attached(state: FakeServer, *words: str, status: int = 0) -> dict[str, Any]:
 
 
 def text_of(state: FakeServer, *words: str, status: int = 0) -> str:
+    CLOCK.server = state
     with serving(state):
         code, output = kveval(HERE, "attach", state.url, *words)
     assert code == status, output
@@ -101,9 +116,7 @@ def test_foreign_traffic_is_named_and_keeps_the_device_from_being_emptied() -> N
     assert state.emptied == 0
     assert document["prefix"]["tier"]["reason"].startswith("others use this server")
     assert document["next"][0].startswith("others use this server")
-    slow = FakeServer(
-        tier_tokens=400_000, foreign_share=0.3, compute_s_per_token=0.0002
-    )
+    slow = FakeServer(tier_tokens=400_000, foreign_share=0.3)
     output = text_of(slow, "--reset")
     assert "30 % of the traffic was others'" in output
     assert "ACTIVE (by time)" in output
@@ -118,9 +131,7 @@ def test_the_usage_of_answers_tells_what_served_them_where_counters_do_not() -> 
 
 @pytest.mark.parametrize(("tier", "state"), [(400_000, "active"), (0, "not active")])
 def test_without_counters_times_decide_and_it_is_marked(tier: int, state: str) -> None:
-    server = FakeServer(
-        tier_tokens=tier, metrics_open=False, compute_s_per_token=0.0002
-    )
+    server = FakeServer(tier_tokens=tier, metrics_open=False)
     document = attached(server)
     assert (document["tier"]["state"], document["tier"]["proof"]) == (state, "time")
     assert "metrics" in document["server"]["metrics_closed"]
@@ -187,12 +198,11 @@ def test_capacity_by_time_counts_whole_contexts() -> None:
         device_tokens=2_000,
         tier_tokens=6_000,
         metrics_open=False,
-        compute_s_per_token=0.0003,
     )
     document = attached(state, "--capacity", "--yes", "--capacity-tokens", "10500")
     found = document["capacity"]
     assert found["proof"] == "time"
-    assert found["retained_tokens"] == pytest.approx(6_000, abs=600)
+    assert found["retained_tokens"] == pytest.approx(6_000, abs=250)
 
 
 def test_capacity_is_not_searched_for_without_agreement_or_a_size() -> None:
@@ -261,7 +271,7 @@ def test_a_wrong_key_and_a_wrong_model_are_mistakes_and_no_key_is_printed(
 ) -> None:
     monkeypatch.setenv("MY_KEY", "swordfish-7")
     monkeypatch.setenv("OTHER_KEY", "hunter-2222")
-    server = FakeServer(key="swordfish-7", tier_tokens=400_000)
+    CLOCK.server = server = FakeServer(key="swordfish-7", tier_tokens=400_000)
     with serving(server):
         for words in ((), ("--key-env", "OTHER_KEY"), ("--key-env", "NO_KEY")):
             code, output = kveval(HERE, "attach", server.url, *words)
