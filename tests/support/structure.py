@@ -66,7 +66,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "stacks/vllm_arms.py": "vLLM: what arms add",
     "stacks/vllm_memory.py": "vLLM: what it leaves of a GPU to its cache",
     "stacks/vllm_wire.py": "vLLM: names on the wire and in the log",
-    "workflow/command/attach.py": "the table of vLLM's recipes",
+    "workflow/command/main.py": "the table of vLLM's recipes",
     "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",
     "engines/local/plugin/kveval_weights.py": "runs inside vLLM",
     "stacks/lmcache.py": "the server that LMCache stands beside",

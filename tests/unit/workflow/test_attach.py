@@ -60,7 +60,7 @@ def text_of(state: FakeServer, *words: str, status: int = 0) -> str:
 def test_a_tier_that_serves_is_active_by_the_counters_of_every_release(
     release: str,
 ) -> None:
-    state = FakeServer(release=release, tier_tokens=400_000, compute_s_per_token=0.0003)
+    state = FakeServer(release=release, tier_tokens=400_000)
     document = attached(state)
     assert document["tier"]["state"] == "active"
     assert document["tier"]["proof"] == "counters"
