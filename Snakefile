@@ -22,7 +22,7 @@ include: "rules/inputs.smk"
 include: "rules/preview.smk"
 
 
-if CONFIG.imports:
+if CONFIG.sheet is not None:
 
     include: "rules/import.smk"
 
@@ -55,7 +55,6 @@ rule report:
     default_target: True
     input:
         REPORT.format(so_far="") if INVOCATION.shared_folder else local(BROUGHT),
-        [f"{RESULTS}/analysis/imported.csv"] if CONFIG.imports else [],
         local(BENCHMARK_REPORTS),
     localrule: True
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from kveval.analysis.estimators.power import parity_power
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.statistics.campaign import Comparisons, compare_all
+from kveval.analysis.verdict import Comparisons, compare_all
 from kveval.campaign.campaign_file import Comparison
 
 THROUGHPUT = {"throughput_tok_s": True}

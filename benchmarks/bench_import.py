@@ -31,10 +31,10 @@ from tests.support.fault_chain import workflow_copy  # noqa: E402
 from tests.support.guidellm_reports import START  # noqa: E402
 from tests.support.result_trees import LMCACHE, native, write_level  # noqa: E402
 
-from kveval.configuration.loading import load_config  # noqa: E402
-from kveval.importing.campaign import import_plan  # noqa: E402
+from kveval.configuration.loading import load_catalogue, load_config  # noqa: E402
+from kveval.importing.plan import import_plan  # noqa: E402
 from kveval.importing.run import import_run  # noqa: E402
-from kveval.importing.table import summary, write_table  # noqa: E402
+from kveval.importing.sheet import update_sheet  # noqa: E402
 from kveval.store.store import Store  # noqa: E402
 
 MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")
@@ -104,15 +104,20 @@ def size_of(folder: Path) -> tuple[int, int]:
 
 
 def bench_library(folder: Path) -> None:
-    """Time planning and importing in this process."""
-    values = {"name": "bench", "import": [{"path": str(folder / "tree")}]}
-    config = load_config(values, ROOT / "config")
-    index, store = folder / "index", Store(folder / "store")
-    planned = timed(
-        "first plan: names, sizes, every report", lambda: import_plan(config, index)
+    """Time the sheet, planning and importing in this process."""
+    catalogues, sheet = ROOT / "config", folder / "imports.csv"
+    sheet.unlink(missing_ok=True)
+    store, trees = Store(folder / "store"), [folder / "tree"]
+    catalogue = load_catalogue(catalogues)
+    timed("the sheet: every report", lambda: update_sheet(trees, sheet, catalogue))
+    timed("the sheet again: no row", lambda: update_sheet(trees, sheet, catalogue))
+    values = {"name": "bench", "import": str(sheet)}
+    config = timed(
+        "the campaign: the sheet, and the beginning of every report",
+        lambda: load_config(values, catalogues),
     )
-    print(f"  {summary(planned)}; index {size_of(index)[1] / 1e6:.1f} MB")
-    timed("second plan: names and sizes alone", lambda: import_plan(config, index))
+    planned = timed("the plan: sizes and times", lambda: import_plan(config))
+    print(f"  {planned.summary()}; sheet {sheet.stat().st_size / 1e6:.1f} MB")
 
     def import_all() -> None:
         for number, run in enumerate(planned.runs):
@@ -122,7 +127,6 @@ def bench_library(folder: Path) -> None:
     count, size = size_of(folder / "store")
     print(f"  store: {count} files, {size / 1e6:.1f} MB of its own")
     timed("importing them again: checksums verified, adopted", import_all)
-    timed("listing them", lambda: write_table(planned, {}, folder / "imported.csv"))
 
 
 def bench_workflow(folder: Path) -> None:
@@ -131,25 +135,16 @@ def bench_workflow(folder: Path) -> None:
     campaign = {
         "name": "bench",
         "results": "results/campaigns/bench",
-        "import": [{"path": str(folder / "tree")}],
+        "import": str(folder / "imports.csv"),
     }
     (copy / "bench.yaml").write_text(yaml.safe_dump(campaign))
 
-    options = ("--cores", str(os.cpu_count()), "--configfile", "bench.yaml", "--")
-    # Its table needs every run, and nothing that is made of them.
-    table = "results/campaigns/bench/analysis/imported.csv"
-    timed(
-        "snakemake -n, nothing read before",
-        lambda: snakemake(copy, "-n", *options, table),
-    )
-    timed(
-        "snakemake -n, everything read before",
-        lambda: snakemake(copy, "-n", *options, table),
-    )
-    timed("snakemake: importing and listing", lambda: snakemake(copy, *options, table))
-    timed(
-        "snakemake again: nothing to be done", lambda: snakemake(copy, *options, table)
-    )
+    options = ("--cores", str(os.cpu_count()), "--configfile", "bench.yaml")
+    # Every run, and nothing that is made of them.
+    runs = (*options, "--until", "import_run", "--", "report")
+    timed("snakemake -n", lambda: snakemake(copy, "-n", *runs))
+    timed("snakemake: importing", lambda: snakemake(copy, *runs))
+    timed("snakemake again: nothing to be done", lambda: snakemake(copy, *runs))
 
 
 def main() -> None:

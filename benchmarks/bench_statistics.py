@@ -28,9 +28,9 @@ from kveval.analysis.estimators.intervals import (
 )
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.estimators.survival import ObservedTimes, quantiles
-from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.statistics.level_selection import cross_fit
 from kveval.analysis.statistics.uncertainty import widen_by_noise
+from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 
 MARGIN = 0.05

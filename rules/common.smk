@@ -81,7 +81,7 @@ CATALOGUES, METRICS = source("config"), source("config/metrics.yaml")
 SCRIPTS, SERVER_ENVIRONMENT = shlex.quote(source("scripts")), shlex.quote(
     source(".server-venv")
 )
-STORE, IMPORT_INDEX = "results/measurements", "results/imports"
+STORE = "results/measurements"
 
 try:
     SOURCE = campaign_source(
@@ -92,7 +92,7 @@ try:
 except Failure as error:
     raise WorkflowError(f"The configuration cannot be used:\n{error}")
 
-RUNS = Runs.of(CONFIG, Path(IMPORT_INDEX), jobs_share_folder=INVOCATION.shared_folder)
+RUNS = Runs.of(CONFIG, jobs_share_folder=INVOCATION.shared_folder)
 CAMPAIGN = CONFIG.campaign
 # What jobs read: inputs.smk.
 CAMPAIGN_FILE = resolved_campaign_file(VALUES)

@@ -35,7 +35,7 @@ locks_of "$device"
 locked=$(sed -n 's/^torch==\([^ ;]*\).*/\1/p' "$torch_lock")
 [[ -n $torch ]] || { [[ $device == gpu ]] && torch=host || torch=$locked; }
 [[ $torch == host || ${torch%%+*} == "${locked%%+*}" ]] ||
-    fail "--torch $torch: the server's lock for --$device needs $locked (config/gpu_stacks.yaml), or --torch host"
+    fail "--torch $torch: the server's lock for --$device needs $locked (config/gpu_releases.yaml), or --torch host"
 
 staging=$(mktemp -d "$folder/.staging-XXXXXX")
 trap 'rm -rf -- "$staging"' EXIT

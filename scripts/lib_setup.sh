@@ -3,17 +3,19 @@
 
 bundle='' # folder of the unpacked bundle to install from; empty: from the network
 pytorch_cpu_index=https://download.pytorch.org/whl/cpu
+missing=() # titles of what is still to be installed, see name_missing
 pcp_packages=(pcp python3-pcp python3-requests) # the OpenMetrics agent is inside pcp and imports requests
 
 say() { printf '==> %s\n' "$*"; }
 fail() { printf 'setup: error: %s\n' "$*" >&2 && exit 1; }
 
-# logged LABEL LOG COMMAND...: runs the command with its output in LOG; says what happens and how long it took.
+# logged LABEL LOG COMMAND...: runs the command with its output in LOG; says what happens and how long it took. What the
+# command has to say to the user meanwhile, it writes to file descriptor 3.
 logged() {
     local label=$1 log=$2 started=$SECONDS status=0
     shift 2
     say "$label ..."
-    "$@" >>"$log" 2>&1 || status=$?
+    "$@" 3>&1 >>"$log" 2>&1 || status=$?
     if ((status == 0)); then
         say "$label: done in $((SECONDS - started)) s"
     else
@@ -251,6 +253,41 @@ require_space() {
         fail "about $1 GB of disk are needed in $PWD, only $((available / 1024)) MB are free"
 }
 
+# name_missing PART...: sets missing to the titles of what these parts of a set-up still have to install, in order.
+name_missing() {
+    local part env=.server-venv
+    missing=()
+    for part in "$@"; do
+        case $part in
+            workflow) current .venv/.kveval-stamp .venv envs/workflow.lock || missing+=("workflow environment") ;;
+            server)
+                current "$env/.kveval-stamp" "$env" envs/torch-gpu.lock envs/server-gpu.lock && continue
+                current "$env/.kveval-stamp" "$env" envs/torch.lock envs/server.lock || missing+=("server environment")
+                current "$env/.kveval-stamp-lmcache" "$env" envs/lmcache.lock || missing+=("LMCache and Valkey")
+                ;;
+            server-gpu)
+                [[ -e $env/bin/python && ! -f $env/.kveval-env ]] && continue
+                current "$env/.kveval-stamp" "$env" envs/torch-gpu.lock envs/server-gpu.lock || missing+=("server environment")
+                current "$env/.kveval-stamp-lmcache-gpu" "$env" envs/lmcache-gpu.lock || missing+=("LMCache and Valkey")
+                ;;
+            execution | execution-kubernetes)
+                current ".venv/.kveval-stamp-$part" .venv "envs/$part.lock" || missing+=("plugins for clusters") ;;
+            test | test-s3) current ".venv/.kveval-stamp-$part" .venv "envs/$part.lock" || missing+=("test requirements") ;;
+        esac
+    done
+}
+
+# describe_work TITLE INSTALLER LOCK...: sets work to what is installed under this title, and what of `missing` comes after
+# it. Locks have entries for other machines too, hence "up to".
+describe_work() {
+    local title=$1 installer=$2 count rest=''
+    shift 2
+    count=$(cat -- "$@" | grep -cE '^[A-Za-z0-9].*==' || true)
+    [[ ${missing[0]:-} != "$title" ]] || missing=("${missing[@]:1}")
+    ((${#missing[@]} == 0)) || rest=$(printf ', %s' "${missing[@]}")
+    work="installing up to $count packages with $installer${rest:+; then ${rest#, }}"
+}
+
 # cause LOG: one line that says why pip failed.
 cause() {
     local wanted
@@ -269,12 +306,38 @@ cause() {
     fi
 }
 
+# uv_of PYTHON: the uv that belongs to an environment. It lies beside the packages, not among them: what is installed
+# there is noted with measurements.
+uv_of() { echo "${1%/bin/python}/.uv/bin/uv"; }
+
+# add_uv PYTHON LOG: fetches uv as pip fetches anything. A bundle is installed by pip, which comes with it.
+add_uv() {
+    [[ -z $bundle ]] && "$1" -m pip install --disable-pip-version-check --no-input --no-deps --quiet --retries 1 \
+        --only-binary :all: --require-hashes --target "${1%/bin/python}/.uv" -r envs/uv.lock >>"$2" 2>&1
+}
+
 pip_install() {
     "$1" -m pip install --disable-pip-version-check --no-input --no-deps "${@:2}"
 }
 
+# uv_install PYTHON OPTION...: the same with uv, from where pip would take it; fails where that cannot be said to uv. Files
+# are copied, because those that are linked to uv's cache could be changed there by an editor, for every environment.
+uv_install() {
+    local uv
+    uv=$(uv_of "$1") && [[ -x $uv ]] || return 1
+    PYTHONPATH=$PWD/scripts "$1" -m kveval.host.setup.uv_settings "$uv" pip install --no-config --python "$1" --link-mode copy \
+        --no-deps "${@:2}"
+}
+
+# install_packages PYTHON OPTION... LOCK: installs a lock by uv if it is there, else by pip.
+install_packages() {
+    uv_install "$@" && return
+    [[ ! -x $(uv_of "$1") ]] || say "uv could not install ${*: -1}, as the log says: pip does, which takes longer" >&3
+    pip_install "$@"
+}
+
 install_workflow() {
-    pip_install "$1" --require-hashes -r envs/workflow.lock &&
+    install_packages "$1" --require-hashes -r envs/workflow.lock &&
         "$1" -c 'import kubernetes, matplotlib, pandas, pyarrow, scipy, seaborn, snakemake, zstandard'
 }
 
@@ -285,10 +348,13 @@ install_command() {
     chmod 755 "$1/bin/$2"
 }
 
-# Status 3: there is no torch for this Python. Tries pip's configured index first, then PyTorch's own.
+# install_torch INSTALLER PYTHON: tries pip's configured index first, then PyTorch's own.
+install_torch() { "$1" "$2" -r envs/torch.lock || "$1" "$2" --index-url "$pytorch_cpu_index" -r envs/torch.lock; }
+
+# Status 3: there is no torch for this Python.
 install_server() {
-    pip_install "$1" -r envs/torch.lock || pip_install "$1" --index-url "$pytorch_cpu_index" -r envs/torch.lock || return 3
-    pip_install "$1" --require-hashes -r envs/server.lock && "$1" -c 'import guidellm, torch, vllm'
+    install_torch uv_install "$1" || install_torch pip_install "$1" || return 3
+    install_packages "$1" --require-hashes -r envs/server.lock && "$1" -c 'import guidellm, torch, vllm'
 }
 
 # torch_of_host: prints the folder of the host's torch, if that is of the locked version, for CUDA, and loads.
@@ -308,9 +374,9 @@ install_server_gpu() {
     if found=$(torch_of_host); then
         echo "$found" >"$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/host_torch.pth"
     else
-        pip_install "$1" --require-hashes -r envs/torch-gpu.lock || return 3
+        install_packages "$1" --require-hashes -r envs/torch-gpu.lock || return 3
     fi
-    pip_install "$1" --require-hashes -r envs/server-gpu.lock && "$1" -c 'import guidellm, torch, vllm'
+    install_packages "$1" --require-hashes -r envs/server-gpu.lock && "$1" -c 'import guidellm, torch, vllm'
 }
 
 # ensure_server_gpu: makes the server's environment for GPUs; an environment of the user's own is used as it is.
@@ -337,9 +403,9 @@ create_env() {
 }
 
 # ensure_env NAME ENV GIGABYTES INSTALL FILE...: makes the environment, unless it is complete and up to date.
-# An interrupted installation has no stamp and starts again; pip's cache makes that cheap.
+# An interrupted installation has no stamp and starts again; the caches of pip and uv make that cheap.
 ensure_env() {
-    local name=$1 env=$2 gigabytes=$3 install=$4 version python pythons status
+    local name=$1 env=$2 gigabytes=$3 install=$4 version python pythons status installer work
     shift 4
     if current "$env/.kveval-stamp" "$env" "$@" && has_wanted_python "$env"; then
         say "$name environment ($env): up to date"
@@ -355,8 +421,10 @@ ensure_env() {
         [[ -n $bundle ]] || "$python" -c 'import ensurepip, venv' 2>/dev/null ||
             ensure_packages "Python $version cannot make virtual environments" "python$version-venv"
         create_env "$env" "$python" || fail "$python -m venv $env failed (log: $env/setup.log)"
-        status=0
-        logged "$name environment ($env, Python $version): installing" "$env/setup.log" \
+        status=0 installer=uv
+        add_uv "$env/bin/python" "$env/uv.log" || installer=pip
+        describe_work "$name environment" "$installer" "$@"
+        logged "$name environment ($env, Python $version): $work" "$env/setup.log" \
             "$install" "$env/bin/python" || status=$?
         if ((status == 0)); then
             fingerprint "$env" "$@" >"$env/.kveval-stamp"
@@ -370,13 +438,15 @@ ensure_env() {
 
 # ensure_packages_in WHAT ENV LOCK: adds the packages of a lock to an environment; it must agree with the environment's.
 ensure_packages_in() {
-    local what=$1 env=$2 lock=$3 stamp
+    local what=$1 env=$2 lock=$3 stamp installer=pip work
     stamp=$env/.kveval-stamp-$(basename "$lock" .lock)
     if current "$stamp" "$env" "$lock"; then
         say "$what: up to date"
         return
     fi
-    logged "$what: installing" "$env/setup.log" pip_install "$env/bin/python" --require-hashes -r "$lock" ||
+    [[ ! -x $(uv_of "$env/bin/python") ]] || installer=uv
+    describe_work "$what" "$installer" "$lock"
+    logged "$what: $work" "$env/setup.log" install_packages "$env/bin/python" --require-hashes -r "$lock" ||
         fail "$what could not be installed: $(cause "$env/setup.log") (log: $env/setup.log)"
     fingerprint "$env" "$lock" >"$stamp"
 }

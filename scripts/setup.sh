@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what is missing of: PCP, Redis, the workflow's environment (.venv), and a separate environment for
 # the server (.server-venv: vLLM's CPU build, GuideLLM, LMCache, Valkey).
-# usage: bash scripts/setup.sh [pcp] [redis] [workflow] [server | server-gpu] [execution] [execution-kubernetes] [test] [test-s3]
+# usage: bash scripts/setup.sh [pcp] [redis] [workflow] [server | server-gpu] [execution] [execution-kubernetes] [mlflow] [test] [test-s3]
 #        (default: pcp redis workflow server)
 #        bash scripts/setup.sh --from DIR     without a network, from what scripts/bundle.sh collected in DIR
 # KVEVAL_PYTHON: the Python to use instead of the newest of python3.13, python3.12, python3.11, python3.
@@ -23,6 +23,7 @@ if [[ -n $from ]]; then
     set -- pcp workflow server
     [[ $(fact device) == cpu ]] || set -- pcp workflow server-gpu
 fi
+name_missing "$@"
 for part in "$@"; do
     case $part in
         pcp) ensure_pcp ;;
@@ -48,7 +49,8 @@ for part in "$@"; do
                 ensure_packages_in "LMCache and Valkey" .server-venv envs/lmcache-gpu.lock
             ;;
         execution | execution-kubernetes) ensure_packages_in "plugins for clusters" .venv "envs/$part.lock" ;;
+        mlflow) ensure_packages_in "MLflow's client" .venv envs/mlflow.lock ;;
         test | test-s3) ensure_packages_in "test requirements" .venv "envs/$part.lock" ;;
-        *) fail "unknown part $part: pcp, redis, workflow, server, server-gpu, execution, execution-kubernetes, test, test-s3 are known" ;;
+        *) fail "unknown part $part: pcp, redis, workflow, server, server-gpu, execution, execution-kubernetes, mlflow, test, test-s3 are known" ;;
     esac
 done

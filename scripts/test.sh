@@ -1,10 +1,21 @@
 #!/usr/bin/env bash
-# Sets up what is missing, the test requirements included, then runs the test suite.
-# usage: bash scripts/test.sh [pytest arguments]
+# Sets up what is missing, the test requirements included, then runs tests.
+# usage: bash scripts/test.sh                           the fast tests, and the real chain once: vLLM, GuideLLM and PCP
+#        bash scripts/test.sh --all [pytest arguments]  all tests
+#        bash scripts/test.sh pytest arguments          those that the arguments choose
 # Tests run in four processes, because many wait; with -n 0 in one, which --pdb and -s need.
 # KVEVAL_TEST_DATA: folder with real measurements; without it the tests that read them are skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 bash scripts/setup.sh pcp redis workflow server test
 export PATH="$PWD/.venv/bin:$PATH"
-exec python -m pytest -n 4 --dist loadscope --no-loadscope-reorder "$@"
+pytest=(python -m pytest -n 4 --dist loadscope --no-loadscope-reorder)
+[[ ${1:-} != --all ]] || { shift && exec "${pytest[@]}" "$@"; }
+(($# == 0)) || exec "${pytest[@]}" "$@"
+
+status=0
+"${pytest[@]}" -m "not e2e and not workflow and not cluster" || status=$?
+# Nothing runs beside it: it measures.
+python -m pytest tests/e2e/test_campaign.py || status=$?
+echo "not run: the tests marked workflow, cluster and e2e, but for tests/e2e/test_campaign.py. bash scripts/test.sh --all runs them"
+exit "$status"

@@ -1,5 +1,6 @@
 """Five campaigns whose results are held: as they come, every arm, a trace, imported results, two campaigns compared."""
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.gates.library import write_import_sheet
 from tests.gates.stores import Truth, fill_store
 from tests.support.paths import REPOSITORY
 from tests.support.result_trees import write_campaign_tree
@@ -155,7 +157,7 @@ MEASURED = {
 IMPORTED = {
     "name": "imported",
     "results": "results/campaigns/imported",
-    "import": [{"path": "tree"}],
+    "import": "imports.csv",
 }
 COMPARED = {
     "name": "compared",
@@ -204,6 +206,8 @@ def campaign_file(folder: Path, name: str) -> Path:
 
 def _imported(folder: Path) -> None:
     write_campaign_tree(folder / "tree", runs=3, rates=(4, 8))
+    with contextlib.chdir(folder):
+        write_import_sheet(Path("tree"), Path("imports.csv"))
     campaign_file(folder, "imported").write_text(yaml.safe_dump(IMPORTED))
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 from kveval.__main__ import main as kveval_main
 from kveval.campaign.specification import Specification
-from kveval.configuration.loading import load_config
+from kveval.configuration.loading import load_catalogue, load_config
 from kveval.engines.kubernetes.manifests.rendering import preview_text
 from kveval.host import hardware
+from kveval.importing.sheet import update_sheet
 from kveval.load.guidellm import LoadTarget, command, levels_of
 from kveval.store.run_file import read_run
 
@@ -51,6 +52,11 @@ def planned_cells(campaign: Path, catalogues: Path) -> Iterator[PlannedCell]:
             tuple(dict(entry) for entry in config.required_counters(cell)),
             tuple(config.runs_of(cell)),
         )
+
+
+def write_import_sheet(tree: Path, sheet: Path) -> None:
+    """Write the sheet of a tree of results, as `kveval import` does."""
+    update_sheet([tree], sheet, load_catalogue(CATALOGUES))
 
 
 def host_fingerprint() -> str:

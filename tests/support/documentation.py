@@ -27,9 +27,9 @@ import yaml
 from snakemake.cli import get_argument_parser
 from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS
 from typer import TyperException
+from typer.core import TyperGroup
 from typer.main import get_group
 
-from kveval.importing import october_2025
 from kveval.workflow.campaign_source import SITE
 from kveval.workflow.command.main import app
 from pcp_parquet.tool import options
@@ -82,7 +82,6 @@ PLACEHOLDER = re.compile(r"\.\.\.|(?<![A-Za-z0-9])[A-Z][A-Z_]+(?![a-z0-9])")
 PARSERS: dict[str, Callable[..., Any]] = {
     "pcp-parquet": options.parse,
     "pcp_parquet": options.parse,
-    "kveval.importing.october_2025": october_2025.main,
 }
 
 
@@ -271,6 +270,9 @@ def _kveval(arguments: Sequence[str]) -> list[str]:
     command = COMMANDS.get(name)
     if command is None:
         return [f"kveval has no command {name}"]
+    while isinstance(command, TyperGroup) and words and words[0] in command.commands:
+        name, *words = words
+        command = command.commands[name]
     goes_on = not words or words[-1] == "..."
     try:
         values = {} if goes_on else command.make_context(name, words).params

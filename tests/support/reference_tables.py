@@ -2,6 +2,8 @@
 
 <!-- keys of NAME -->: the keys of a campaign (NAME: Campaign) or of an entry of config/schema.json's $defs
 <!-- checks -->: what every rule demands, with the checks that hold it
+<!-- exclusions -->: the reasons to leave a run out of a comparison
+<!-- findings -->: the codes of what is found of a comparison, by input and effect
 <!-- KV sizes -->: the bytes of the keys and values of every model of config/models.yaml, by dtype and ranks
 """
 
@@ -15,6 +17,8 @@ from typing import Any
 from tests.support.document_checks import DOCUMENT_RULES
 from tests.support.paths import CONFIG
 
+from kveval.analysis.statistics.exclusions import REASONS
+from kveval.analysis.statistics.findings import CODES, INPUTS, SEVERITIES
 from kveval.analysis.verdict_tables import CHECKS, RULES
 from kveval.configuration.loading import load_config
 from kveval.workflow.command.kv_sizes import HEADINGS, kv_sizes
@@ -22,7 +26,8 @@ from kveval.workflow.command.kv_sizes import HEADINGS, kv_sizes
 # Keys of which one stands in place of those that are required.
 INSTEAD = {"extends", "import", "compare"}
 MARKED = re.compile(
-    r"^<!-- (keys of (\w+)|checks|KV sizes) -->\n\n?((?:\|.*\n)*)", re.MULTILINE
+    r"^<!-- (keys of (\w+)|checks|exclusions|findings|KV sizes) -->\n\n?((?:\|.*\n)*)",
+    re.MULTILINE,
 )
 
 
@@ -34,7 +39,37 @@ def with_tables(page: str) -> str:
 def _made(mark: str, entry: str | None) -> str:
     if entry:
         return _keys(entry)
-    return _checks() if mark == "checks" else _kv_sizes()
+    made = {
+        "checks": _checks,
+        "exclusions": _exclusions,
+        "findings": _findings,
+        "KV sizes": _kv_sizes,
+    }
+    return made[mark]()
+
+
+def _exclusions() -> str:
+    rows = [
+        (f"`{code}`", _cell(reason.meaning), "yes" if reason.failed else "")
+        for code, reason in REASONS.items()
+    ]
+    return _table(("code", "the run is left out because", "failed"), rows)
+
+
+def _findings() -> str:
+    """A row for each input, and one for codes that are of none; the codes in the column of their effect."""
+    rows = []
+    for name in (*INPUTS, ""):
+        codes = {
+            severity: ", ".join(
+                f"`{code}`"
+                for code, meaning in CODES.items()
+                if meaning == (name, severity)
+            )
+            for severity in SEVERITIES
+        }
+        rows.append((name or "no input", *codes.values()))
+    return _table(("of", *SEVERITIES), rows)
 
 
 def _kv_sizes() -> str:

@@ -80,9 +80,10 @@ VLLM_NAMED: Mapping[str, str] = {
     "importing/compared.py": _CONFIGURED,
     "importing/describe.py": _FOREIGN,
     "importing/settings.py": _FOREIGN,
-    "importing/table.py": _FOREIGN,
-    "importing/trees.py": _FOREIGN,
+    "importing/forms.py": _FOREIGN,
+    "importing/sheet.py": _FOREIGN,
     "load/reports/vllm_bench.py": _FOREIGN,
+    "workflow/command/import_sheet.py": "speaks of a column of a sheet of results",
 }
 """Modules that name vLLM in a string, and why; whatever else depends on it belongs into the adapter."""
 

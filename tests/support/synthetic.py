@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import compare_all
+from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.store.run_file import Run
 

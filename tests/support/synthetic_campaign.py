@@ -14,7 +14,7 @@ from tests.support.paths import CONFIG
 from tests.support.synthetic import level_row, run_description
 
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics.campaign import compare_all
+from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan

@@ -1,14 +1,17 @@
-"""A campaign of existing results, through Snakemake: a report of its cells, all else listed, nothing measured."""
+"""A campaign of existing results, through `kveval import` and Snakemake: a report of its cells, nothing measured."""
 
 import csv
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.support.guidellm_reports import START, Story
+from tests.support.import_sheets import Row, correct
 from tests.support.report_text import whole_report
 from tests.support.result_trees import (
     HOUR,
@@ -19,14 +22,14 @@ from tests.support.result_trees import (
 )
 from tests.workflow.test_reruns import PARTS, REPOSITORY, snakemake
 
-from kveval.analysis.statistics.campaign import METRICS
+from kveval.analysis.verdict import METRICS
 
 pytestmark = pytest.mark.workflow
 MODEL = "Qwen3-0.6B"
 CAMPAIGN = {
     "name": "old-results",
     "results": "results/campaigns/old-results",
-    "import": [{"path": "tree"}],
+    "import": "imports.csv",
 }
 RESULTS = Path("results/campaigns/old-results")
 
@@ -58,7 +61,23 @@ def workflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     unknown = folder_name("Qwen9-1B", "no-offload", 4)
     write_level(folder / "tree" / "repetition-1", MODEL, "no-offload", 4, name=unknown)
     (folder / "campaign.yaml").write_text(yaml.safe_dump(CAMPAIGN))
+    kveval(folder, "import", "tree", "--sheet", "imports.csv")
     return folder
+
+
+def kveval(folder: Path, *arguments: str) -> str:
+    """Run the command in a copy of the workflow and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kveval", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(folder / "scripts")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def run(folder: Path, *arguments: str) -> str:
@@ -83,18 +102,9 @@ def test_a_report_of_existing_results(workflow: Path) -> None:
         "0.11.2",
     ):
         assert said in report, said
-    assert re.search(
-        r"\b14 results\b.*\b12 imported\b.*\b6 runs\b.*\b2 cells\b.*\b1 damaged\b.*\b1 unknown\b",
-        report,
-    )
-    assert "unknown model 'Qwen9-1B'" in report
-    listed = {
-        row["result"]: row
-        for row in rows(workflow / RESULTS / "analysis" / "imported.csv")
-    }
-    assert len(listed) == 14
-    damaged = listed[f"repetition-1/{folder_name(MODEL, 'no-offload', 16)}"]
-    assert (damaged["status"], "zstd" in damaged["reason"]) == ("damaged", True)
+    assert "13 levels imported (6 runs of 2 cells), 1 open; `imports.csv`" in report
+    assert "open: model: " in report
+    assert "failed: " in report
     levels = rows(workflow / RESULTS / MODEL / "no-offload" / "0" / "levels.csv")
     assert [(row["run"], row["level"]) for row in levels] == [
         *(
@@ -165,19 +175,39 @@ def test_a_cell_that_was_not_found_is_not_measured(workflow: Path) -> None:
 
 
 def test_a_mistake_ends_the_plan(workflow: Path) -> None:
+    shutil.copy(workflow / "imports.csv", workflow / "wrong.csv")
+    correct(workflow / "wrong.csv", lambda row: {"cpu_blocks": "10k"})
     (workflow / "wrong.yaml").write_text(
-        yaml.safe_dump(
-            {
-                **CAMPAIGN,
-                "matrix": [],
-                "import": [{"path": "nowhere"}, {"path": "tree", "pattern": "x"}],
-            }
-        )
+        yaml.safe_dump({**CAMPAIGN, "matrix": [], "import": "wrong.csv"})
     )
     with pytest.raises(AssertionError) as caught:
         snakemake(workflow, "-n", "report", "--configfile", "wrong.yaml")
-    assert "wrong.yaml: import[0].path: nowhere" in str(caught.value)
-    assert "import[1].pattern: 'x': {arm}" in str(caught.value)
+    assert "wrong.csv: line 2, column cpu_blocks: '10k'" in str(caught.value)
+
+
+def test_a_corrected_row_is_imported_and_no_other(workflow: Path) -> None:
+    run(workflow, "report", "--until", "import_run")
+    shutil.copy(workflow / "imports.csv", workflow / "corrected.csv")
+    unknown = folder_name("Qwen9-1B", "no-offload", 4)
+
+    def corrections(row: Row) -> dict[str, str]:
+        return {"model": "Qwen3-8B"} if unknown in row["report"] else {}
+
+    assert correct(workflow / "corrected.csv", corrections) == 1
+    (workflow / "corrected.yaml").write_text(
+        yaml.safe_dump({**CAMPAIGN, "import": "corrected.csv"})
+    )
+    planned = snakemake(
+        workflow,
+        "-n",
+        "report",
+        "--until",
+        "import_run",
+        "--configfile",
+        "corrected.yaml",
+    )
+    imported = re.findall(r": Importing (\S+), run (\w+)", planned)
+    assert ("Qwen3-8B/no-offload/0", "i1") in imported
 
 
 @pytest.mark.skipif(
@@ -186,26 +216,28 @@ def test_a_mistake_ends_the_plan(workflow: Path) -> None:
 def test_the_published_sweep_gets_no_verdict_and_the_report_says_why(
     workflow: Path,
 ) -> None:
+    data = f"{os.environ['KVEVAL_TEST_DATA']}/guidellm"
+    printed = kveval(workflow, "import", data, "--sheet", "october.csv")
+    # The rows of the publication, by which one sees that these are its files.
+    for row in ("5031.2 tok/s", "4707.3 tok/s", "4947.0 tok/s"):
+        assert row in printed
+
+    def corrections(row: Row) -> dict[str, str]:
+        if "oct2025" not in row["report"]:
+            return {"use": "no"}
+        return {"cpu_blocks": "20000"} if row["cpu_blocks"] == "?" else {}
+
+    # The sizes of two tiers in ten levels each; two other reports lie in the folder.
+    assert correct(workflow / "october.csv", corrections) == 20 + 2
     campaign = {
         "name": "october",
         "results": "results/campaigns/october",
-        "import": [
-            {
-                "path": f"{os.environ['KVEVAL_TEST_DATA']}/guidellm",
-                "pattern": "oct2025-{model}-{arm}.json",
-                "scenarios": {
-                    "default": "no-offload",
-                    "offload": "native-offload",
-                    "lmcache": "lmcache-local",
-                },
-                "cpu_blocks": {"native-offload": 20000, "lmcache-local": 20000},
-                "vllm": "0.11.0",
-            }
-        ],
+        "import": "october.csv",
     }
     (workflow / "october.yaml").write_text(yaml.safe_dump(campaign))
     snakemake(workflow, "report", "--configfile", "october.yaml")
-    report = whole_report(workflow / "results" / "campaigns" / "october")
+    results = workflow / "results" / "campaigns" / "october"
+    report = whole_report(results)
     for said in (
         "41 % of 1258 requests",
         "saturated open loop",
@@ -213,9 +245,7 @@ def test_the_published_sweep_gets_no_verdict_and_the_report_says_why(
         "nothing can be reused",
     ):
         assert said in report, said
-    comparison = rows(
-        workflow / "results" / "campaigns" / "october" / "analysis" / "comparison.csv"
-    )
+    comparison = rows(results / "analysis" / "comparison.csv")
     # Two arms against the one without offload, in every quantity, and no verdict on any.
     assert len(comparison) == 2 * len(METRICS)
     assert all(row["verdict"].startswith("not ") for row in comparison)

@@ -107,21 +107,22 @@ def test_the_wheel_has_the_library_the_configuration_and_the_manifests(
     assert packaged == expected
 
 
-def test_its_extra_is_the_workflows_list(wheel: Path) -> None:
+@pytest.mark.parametrize("name", ["workflow", "mlflow"])
+def test_its_extras_are_the_lists_of_envs(wheel: Path, name: str) -> None:
     with zipfile.ZipFile(wheel) as archive:
-        (name,) = (
-            name
-            for name in archive.namelist()
-            if name.startswith("kveval-") and name.endswith(".dist-info/METADATA")
+        (file,) = (
+            file
+            for file in archive.namelist()
+            if file.startswith("kveval-") and file.endswith(".dist-info/METADATA")
         )
-        metadata = message_from_bytes(archive.read(name))
+        metadata = message_from_bytes(archive.read(file))
     needed = [Requirement(line) for line in metadata.get_all("Requires-Dist", [])]
     extra = {
         f"{requirement.name}{requirement.specifier}"
         for requirement in needed
-        if "extra" in str(requirement.marker)
+        if f'extra == "{name}"' in str(requirement.marker)
     }
-    listed = requirements(ENVS / "workflow.in")
+    listed = requirements(ENVS / f"{name}.in")
     assert extra == {f"{one.name}{one.specifier}" for one in listed}
 
 

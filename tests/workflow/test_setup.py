@@ -19,7 +19,7 @@ from tests.support.paths import REPOSITORY
 
 ROOT = REPOSITORY
 ENVS = ROOT / "envs"
-LOCKS = ("workflow", "test", "server", "torch")
+LOCKS = ("workflow", "test", "server", "torch", "uv")
 GPU_LOCKS = ("torch-gpu", "server-gpu", "lmcache-gpu")
 SCRIPTS = sorted(
     [*ROOT.glob("scripts/*.sh"), *ROOT.glob("envs/*.sh"), ROOT / ".ci" / "run"]
@@ -53,7 +53,7 @@ def test_every_requirement_is_pinned_to_one_version(lock: str) -> None:
         assert not requirement.url, requirement
 
 
-@pytest.mark.parametrize("lock", ["workflow", "test", "server", *GPU_LOCKS])
+@pytest.mark.parametrize("lock", ["workflow", "test", "server", "uv", *GPU_LOCKS])
 def test_every_requirement_has_hashes_and_no_lock_names_an_index(lock: str) -> None:
     text = (ENVS / f"{lock}.lock").read_text()
     for entry in re.split(r"\n(?=[a-z0-9])", text)[1:]:
@@ -101,11 +101,12 @@ def test_what_the_gpu_server_leaves_out_is_what_torch_brings() -> None:
     } == {}
 
 
-def test_test_lock_agrees_with_workflow_lock() -> None:
-    workflow, test = pins(ENVS / "workflow.lock"), pins(ENVS / "test.lock")
-    shared = workflow.keys() & test.keys()
-    assert "numpy" in shared
-    assert {name: test[name] for name in shared} == {
+@pytest.mark.parametrize("lock", ["test", "mlflow"])
+def test_locks_of_the_same_environment_agree(lock: str) -> None:
+    workflow, other = pins(ENVS / "workflow.lock"), pins(ENVS / f"{lock}.lock")
+    shared = workflow.keys() & other.keys()
+    assert "packaging" in shared
+    assert {name: other[name] for name in shared} == {
         name: workflow[name] for name in shared
     }
 
@@ -166,12 +167,20 @@ def test_scripts_are_valid_bash(script: Path) -> None:
 # --- the functions that make environments, with an interpreter that only records how it was called ----------
 
 FAKE_PYTHON = r"""#!/bin/bash
-# Stands for an interpreter, for venv and for pip. FAKE_FAIL: "torch", "offline" or "killed".
+# Stands for an interpreter, for venv, pip and uv. FAKE_FAIL: "torch", "offline", "killed" or "uv" (that it refuses);
+# FAKE_UV: empty where there is no wheel of uv.
 echo "${0##*/} $*" >> "$FAKE_RECORD"
 case "$*" in
     *sys._base_executable*) echo "$FAKE_VERSION $0" ;;
     *version_info*) echo "$FAKE_VERSION" ;;
-    "-m venv "*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    "-m venv "*) mkdir -p "${!#}/bin" && cp "$0" "${!#}/bin/python" ;;
+    *"--target "*)
+        if [[ $FAKE_FAIL == killed ]]; then kill -KILL "$PPID" && exit 1; fi
+        [[ -n $FAKE_UV && $FAKE_FAIL != offline ]] || exit 1
+        words=$* && folder=${words#*--target } && folder=${folder%% *}/bin
+        mkdir -p "$folder" && touch "$folder/uv" && chmod 755 "$folder/uv" ;;
+    *uv_settings*)
+        if [[ $FAKE_FAIL == uv || ( $FAKE_FAIL == torch && $* == *torch.lock* ) ]]; then exit 1; fi ;;
     *"pip install"*)
         if [[ $FAKE_FAIL == killed ]]; then kill -KILL "$PPID" && exit 1; fi
         if [[ $FAKE_FAIL == offline ]]; then echo "WARNING: Retrying (Retry(total=0" && exit 1; fi
@@ -188,7 +197,7 @@ class Place:
     def __init__(self, path: Path) -> None:
         self.path = path
         (path / "envs").mkdir()
-        for lock in LOCKS:
+        for lock in (*LOCKS, "lmcache"):
             (path / "envs" / f"{lock}.lock").write_text(f"{lock}==1\n")
         self.python = path / "python-fake"
         self.python.write_text(FAKE_PYTHON)
@@ -201,6 +210,7 @@ class Place:
             "FAKE_RECORD": str(self.path / "record"),
             "FAKE_VERSION": "3.12",
             "FAKE_FAIL": "",
+            "FAKE_UV": "",
         }
         return subprocess.run(
             [
@@ -215,17 +225,22 @@ class Place:
         )
 
     def installs(self) -> list[str]:
-        """The pip calls made since the last time this was asked."""
+        """The locks that pip and uv installed since the last time this was asked; uv's name stands before its own."""
         record = self.path / "record"
         lines = record.read_text().splitlines() if record.exists() else []
         record.write_text("")
-        return [line.split()[-1] for line in lines if " -m pip install" in line]
+        return [
+            ("uv " if "uv_settings" in line else "") + line.split()[-1]
+            for line in lines
+            if " pip install" in line and "--target" not in line
+        ]
 
 
 WORKFLOW = "ensure_env workflow .venv 0 install_workflow envs/workflow.lock"
 SERVER = (
     "ensure_env server .server-venv 0 install_server envs/torch.lock envs/server.lock"
 )
+LMCACHE = "ensure_packages_in 'LMCache and Valkey' .server-venv envs/lmcache.lock"
 
 
 @pytest.fixture
@@ -359,6 +374,64 @@ def test_the_next_python_is_tried_where_the_newest_has_no_torch(place: Place) ->
         "envs/torch.lock",
         "envs/server.lock",
     ]
+
+
+def test_uv_installs_where_it_is_to_be_had(place: Place) -> None:
+    server = place.run(f"{WORKFLOW}; {SERVER}; {LMCACHE}", FAKE_UV="yes")
+    assert server.returncode == 0, server.stderr
+    calls = (place.path / "record").read_text()
+    assert "--require-hashes --target .venv/.uv -r envs/uv.lock" in calls
+    assert place.installs() == [
+        "uv envs/workflow.lock",
+        "uv envs/torch.lock",
+        "uv envs/server.lock",
+        "uv envs/lmcache.lock",
+    ]
+
+
+def test_pip_installs_what_uv_refuses_and_the_user_is_told(place: Place) -> None:
+    done = place.run(WORKFLOW, FAKE_UV="yes", FAKE_FAIL="uv")
+    assert done.returncode == 0, done.stderr
+    assert place.installs() == ["uv envs/workflow.lock", "envs/workflow.lock"]
+    assert "uv could not install envs/workflow.lock" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "environment", [{"FAKE_FAIL": "offline", "FAKE_UV": "yes"}, {}]
+)
+def test_without_uv_pip_is_asked_alone(
+    place: Place, environment: dict[str, str]
+) -> None:
+    done = place.run(WORKFLOW, **environment)
+    assert place.installs() == ["envs/workflow.lock"]
+    assert "with pip" in done.stdout
+
+
+def test_uv_asks_pytorchs_index_before_pip_asks_at_all(place: Place) -> None:
+    failed = place.run(SERVER, FAKE_UV="yes", FAKE_FAIL="torch")
+    assert "no build of torch==2.13.0+cpu" in failed.stderr
+    assert place.installs() == ["uv envs/torch.lock"] * 2 + ["envs/torch.lock"] * 2
+
+
+def test_a_bundle_is_installed_by_pip(place: Place) -> None:
+    done = place.run(f"bundle={place.path}; {WORKFLOW}", FAKE_UV="yes")
+    assert done.returncode == 0, done.stderr
+    assert "--target" not in (place.path / "record").read_text()
+    assert place.installs()[-1] == "envs/workflow.lock"
+
+
+def test_each_installation_says_what_comes_after_it(place: Place) -> None:
+    done = place.run(f"name_missing workflow server; {WORKFLOW}; {SERVER}; {LMCACHE}")
+    assert [line for line in done.stdout.splitlines() if line.endswith("...")] == [
+        "==> workflow environment (.venv, Python 3.12): installing up to 1 packages with pip;"
+        " then server environment, LMCache and Valkey ...",
+        "==> server environment (.server-venv, Python 3.12): installing up to 2 packages with pip;"
+        " then LMCache and Valkey ...",
+        "==> LMCache and Valkey: installing up to 1 packages with pip ...",
+    ]
+    assert (
+        place.run("name_missing workflow server; echo ${#missing[@]}").stdout == "0\n"
+    )
 
 
 def test_a_foreign_environment_is_never_deleted(place: Place) -> None:
@@ -525,3 +598,41 @@ def test_systemctl_does_nothing_while_packages_are_configured(place: Place) -> N
     shim = Path(done.stdout.strip())
     assert shim.parts[1] != "usr"
     assert not shim.exists()  # it is gone afterwards
+
+
+# --- the command that runs tests ---------------------------------------------------------------------------------------
+
+FAST = "-m not e2e and not workflow and not cluster"
+CHAIN = "-m pytest tests/e2e/test_campaign.py"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "calls"),
+    [
+        ([], [FAST, CHAIN]),
+        (["--all"], ["--no-loadscope-reorder"]),
+        (["--all", "-x"], ["--no-loadscope-reorder -x"]),
+        (["tests/unit", "-x"], ["--no-loadscope-reorder tests/unit -x"]),
+    ],
+)
+@pytest.mark.parametrize("status", [0, 1])
+def test_tests_are_fast_unless_all_are_asked_for(
+    tmp_path: Path, arguments: list[str], calls: list[str], status: int
+) -> None:
+    scripts, programs = tmp_path / "scripts", tmp_path / ".venv" / "bin"
+    for folder in (scripts, programs):
+        folder.mkdir(parents=True)
+    (scripts / "test.sh").write_text((ROOT / "scripts" / "test.sh").read_text())
+    (scripts / "setup.sh").write_text("")
+    python = programs / "python"
+    python.write_text(f'#!/bin/sh\necho "$*" >> record\nexit {status}\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["bash", scripts / "test.sh", *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == status, done.stderr
+    made = (tmp_path / "record").read_text().splitlines()
+    assert len(made) == len(calls)
+    assert all(line.endswith(call) for line, call in zip(made, calls, strict=True))
+    # A run that leaves tests out says how to run them.
+    assert ("scripts/test.sh --all" in done.stdout) == (arguments == [])

@@ -78,7 +78,7 @@ def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
     for cell, rows in tables_by_cell(tables.levels[imported]).items():
         if rows["configuration"].nunique() > 1:
             yield warn(
-                "runs of different configurations: see analysis/imported.csv",
+                "runs of different configurations: see `configuration` in the campaign's sheet",
                 cell,
             )
     for cell, rows in tables_by_cell(tables.levels[~imported]).items():

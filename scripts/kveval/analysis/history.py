@@ -18,7 +18,7 @@ from kveval.analysis.cells import common_level
 from kveval.analysis.estimators.change_points import ChangePoint, change_points
 from kveval.analysis.estimators.intervals import mean_interval, percent
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.statistics.campaign import METRICS
+from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.stacks.registry import find_server
 from kveval.store.run_file import Run

@@ -53,6 +53,9 @@ _TEXT = (
         NOTES,
         "baseline",
         "reason",
+        "grounds",
+        "findings",
+        "exclusions",
         "measurement",
     ),
     *(

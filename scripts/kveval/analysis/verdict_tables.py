@@ -26,8 +26,8 @@ from kveval.analysis.levels.outcomes import (
 )
 from kveval.analysis.levels.tables import LEVEL_CHECKS
 from kveval.analysis.statistics.averages import averages
-from kveval.analysis.statistics.campaign import compare_all
 from kveval.analysis.system.metrics import SYSTEM_CHECKS
+from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 

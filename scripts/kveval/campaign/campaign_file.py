@@ -13,7 +13,7 @@ from pydantic import (
 
 from kveval.campaign.catalogue import Model, Scenario
 from kveval.campaign.problems import refuse
-from kveval.campaign.release import Image, ImageName, Routing
+from kveval.campaign.release import Image, Routing
 from kveval.campaign.site import Cluster
 from kveval.campaign.sizing import memory_text
 from kveval.campaign.types import (
@@ -100,8 +100,9 @@ class ServerConfig(Strict):
     release: Name | None = Field(
         None, description="on a cluster: llm-d's release, an entry of releases.yaml"
     )
-    images: dict[ImageName, Image] = Field(
-        {}, description="on a cluster: images in place of the release's"
+    images: dict[Text, Image] = Field(
+        {},
+        description="on a cluster: images in place of the release's, by their names there",
     )
     replicas: PositiveInt = Field(
         1,

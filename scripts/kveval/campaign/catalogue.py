@@ -202,8 +202,8 @@ class Scenario(Strict):
     """the kind of arm (scripts/kveval/campaign/arm_kinds.py)"""
     form: Literal["connector", "size-flag"] = "connector"
     """native arms: set up by --kv-transfer-config, or by --kv-offloading-size (vLLM 0.14.1 and newer)"""
-    store: Literal["redis", "valkey"] | None = None
-    """LMCache's remote store, or the store of llm-d's index"""
+    store: Name | None = None
+    """LMCache's remote store, or the store of llm-d's index: redis or valkey"""
     cpu_tier: StrictBool = Field(
         description="whether cpu_blocks is the size of a tier in host memory; else it is 0"
     )
@@ -221,8 +221,8 @@ class Scenario(Strict):
     env: Environment = Field(
         default_factory=dict, description="environment variables of the server"
     )
-    companions: Mapping[Literal["lmcache", "redis", "valkey"], Companion] = Field({})
-    """more arguments and environment of the programs beside the server, e.g. LMCache's policy"""
+    companions: Mapping[Name, Companion] = Field({})
+    """more arguments and environment of the programs beside the server (lmcache, redis, valkey), e.g. LMCache's policy"""
     connector_config: dict[Name, StrictBool | StrictInt | float | str] = Field({})
     """more keys of kv_connector_extra_config, such as eviction_policy"""
     native_share: Annotated[Share, Field(lt=1)] | None = None

@@ -144,13 +144,17 @@ def _is_inherited(
 
 
 def check_scenarios(
-    scenarios: Mapping[str, Scenario],
+    scenarios: dict[str, Scenario],
     entries: Entries,
     known: Mapping[str, set[str]],
     problems: list[ConfigProblem],
 ) -> None:
-    """Check the names that scenarios use: baselines and models. `known` lacks the kinds that could not be read."""
-    for name, scenario in scenarios.items():
+    """Check the names that scenarios use: baselines, models, and the programs beside the server.
+
+    `known` lacks the kinds that could not be read; it has `sidecars`, and those that are `stores`. A scenario with an
+    unknown store is taken out of `scenarios`: nothing more can be said of it.
+    """
+    for name, scenario in [*scenarios.items()]:
         file, base = entries[name].file, scenario.baseline
         if base is not None and "scenarios" in known:
             key = f"{entries[name].key}.baseline"
@@ -158,19 +162,47 @@ def check_scenarios(
                 problems.append(unknown_name(file, key, base, known["scenarios"]))
             elif base in scenarios and (wrong := _no_baseline(name, scenarios)):
                 problems.append(ConfigProblem(file, key, *wrong))
-        named = [
-            (f"gpu_memory_utilization.{model}", model)
-            for model in scenario.gpu_memory_utilization
-        ]
-        for model, stand_in in scenario.serves.items():
-            named += [(f"serves.{model}", model), (f"serves.{model}", stand_in)]
-        for key, model in named:
-            if model not in known.get("models", {model}):
-                problems.append(
-                    unknown_name(
-                        file, f"{entries[name].key}.{key}", model, known["models"]
-                    )
-                )
+        for key, used, kind in _names_used_by(scenario):
+            if used in known.get(kind, {used}):
+                continue
+            if _is_given(entries[name].raw, key):
+                place = f"{entries[name].key}.{key}"
+                problems.append(unknown_name(file, place, used, known[kind]))
+            if kind == "stores":
+                del scenarios[name]
+
+
+def _is_given(raw: Any, key: str) -> bool:
+    """Tell whether an entry has a key, or the key of a mapping in it, itself and does not inherit it."""
+    outer, _, inner = key.partition(".")
+    return outer in raw and (not inner or inner in raw[outer])
+
+
+def _names_used_by(scenario: Scenario) -> Iterator[tuple[str, str, str]]:
+    """Yield the models and the programs beside the server that a scenario names: key, name, kind."""
+    for model in scenario.gpu_memory_utilization:
+        yield f"gpu_memory_utilization.{model}", model, "models"
+    for model, stand_in in scenario.serves.items():
+        yield f"serves.{model}", model, "models"
+        yield f"serves.{model}", stand_in, "models"
+    if scenario.store is not None:
+        yield "store", scenario.store, "stores"
+    for program in scenario.companions:
+        yield f"companions.{program}", program, "sidecars"
+
+
+def check_releases(
+    releases: Mapping[str, Release],
+    entries: Entries,
+    known: Mapping[str, set[str]],
+    problems: list[ConfigProblem],
+) -> None:
+    """Check the names of releases' images, in `known` as `images`."""
+    for name, release in releases.items():
+        for image in release.images.by_name.keys() - known["images"]:
+            entry = entries[name]
+            key = f"{entry.key}.images.{image}"
+            problems.append(unknown_name(entry.file, key, image, known["images"]))
 
 
 def _no_baseline(
@@ -218,21 +250,20 @@ def check_names(
 
 
 def _names_used(campaign: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
-    """Yield the names of entries that a campaign and its imports use, as read: key, name, kind."""
+    """Yield the names of entries that a campaign uses, as read: key, name, kind."""
     yield "workload", campaign.get("workload"), "workloads"
     yield "gpu", campaign.get("gpu"), "gpus"
     server = campaign.get("server")
     if isinstance(server, Mapping):
         yield "server.release", server.get("release"), "releases"
-    for section in ("matrix", "import"):
-        for place, entry in _items(campaign.get(section)):
-            given = entry if isinstance(entry, Mapping) else {}
-            for kind in ("models", "scenarios"):
-                for position, name in _items(given.get(kind)):
-                    yield f"{section}{place}.{kind}{position}", name, kind
-            sizes = given.get("cpu_blocks")
-            for name in sizes if isinstance(sizes, Mapping) else ():
-                yield f"{section}{place}.cpu_blocks.{name}", name, "scenarios"
+        images = server.get("images")
+        for name in images if isinstance(images, Mapping) else ():
+            yield f"server.images.{name}", name, "images"
+    for place, entry in _items(campaign.get("matrix")):
+        given = entry if isinstance(entry, Mapping) else {}
+        for kind in ("models", "scenarios"):
+            for position, name in _items(given.get(kind)):
+                yield f"matrix{place}.{kind}{position}", name, kind
 
 
 def _items(value: Any) -> list[tuple[str, Any]]:

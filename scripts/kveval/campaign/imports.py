@@ -3,52 +3,14 @@
 In a comparison every scenario of campaign C with label L appears as SCENARIO-on-L.
 """
 
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, StrictBool
+from pydantic import AfterValidator, BeforeValidator, Field, StrictBool
 
 from kveval.campaign.campaign_file import Campaign, MatrixEntry, ServerConfig
-from kveval.campaign.catalogue import Catalogue
-from kveval.campaign.problems import ConfigProblem
-from kveval.campaign.result_names import NamePattern, NameProblem
-from kveval.campaign.types import Name, VersionText
-from kveval.host.values import CountInt, Mistake, PositiveInt, Strict, Text
-
-
-class Import(Strict):
-    """A tree of existing results: which of them to import, and what their names mean in this workflow."""
-
-    path: Text = Field(
-        description="folder of the results, absolute or relative to the repository"
-    )
-    hardware: Text | None = None
-    """only results whose names have exactly this hardware; the others are listed as not selected"""
-    software: Text | None = Field(
-        None, description="only results whose names have exactly this release"
-    )
-    replicas: PositiveInt | None = Field(
-        None, description="only results with this number of replicas"
-    )
-    models: dict[Text, Name] = Field(
-        {}, description="what names and reports call a model -> its name in models.yaml"
-    )
-    scenarios: dict[Text, Name] = Field(
-        {}, description="what names call an arm -> its name in scenarios.yaml"
-    )
-    pattern: Text | None = None
-    """names of single report files, with as many folders as they have: {arm}/benchmarks-{model}.json"""
-    vllm: VersionText | None = None
-    """vLLM's release (it decides how metrics are called), if no start-up log names it"""
-    tensor_parallel_size: PositiveInt | None = None
-    """GPUs of one server, if neither arguments nor settings say it; else as many as the hardware's name says"""
-    cpu_blocks: dict[Name, CountInt] = Field({})
-    """scenario -> size of its CPU tier, if neither names nor arguments say it"""
-    archives: tuple[Text, ...] = ()
-    """PCP archives that cover several results, relative to path; found by their names when left out"""
-    copy_files: StrictBool = Field(False, alias="copy")
-    """copy the files into the store, which otherwise refers to them"""
+from kveval.campaign.types import Name
+from kveval.host.values import Mistake, PositiveInt, Strict, Text
 
 
 def _nothing(matrix: tuple[MatrixEntry, ...]) -> tuple[MatrixEntry, ...]:
@@ -90,60 +52,30 @@ def named_on(scenario: str, label: str) -> str:
     return f"{scenario}-on-{label}"
 
 
+def _sheet_name(value: object) -> object:
+    """Refuse trees in place of a sheet, and name the command that makes the sheet of them."""
+    if isinstance(value, str):
+        return value
+    trees = value if isinstance(value, list | tuple) else [value]
+    folders = [
+        str(tree["path"]) for tree in trees if isinstance(tree, dict) and "path" in tree
+    ]
+    raise Mistake(
+        f"names the sheet of the results, a text, which this writes: {sheet_command(folders)}",
+        "no_sheet",
+    )
+
+
+def sheet_command(folders: Sequence[str] = (), sheet: str = "imports.csv") -> str:
+    """Return the command that writes the sheet of folders of results."""
+    return f"kveval import {' '.join(folders) or 'FOLDER'} --sheet {sheet}"
+
+
 class ImportCampaign(Unmeasured):
     """An evaluation of results measured elsewhere."""
 
-    imports: tuple[Import, ...] = Field(alias="import", min_length=1)
-    """trees of existing results, from which cells are made instead of measured"""
+    sheet: Annotated[Text, BeforeValidator(_sheet_name)] = Field(alias="import")
+    """the sheet of results measured elsewhere, which `kveval import` writes: imports.csv"""
+    copy_imports: StrictBool = False
+    """copy the files that the sheet names into the store, which otherwise refers to them"""
     workload: Name = "as-imported"
-
-    def vllm(self, asked: Import) -> str:
-        """Return the release of vLLM that the campaign declares for an import, "0" if none."""
-        return asked.vllm or self.server.vllm
-
-
-def import_problems(
-    campaign: Campaign, catalogue: Catalogue, place: str
-) -> Iterator[ConfigProblem]:
-    """Yield the mistakes in a campaign's imports that their types do not catch: paths, patterns, repetition."""
-    if not isinstance(campaign, ImportCampaign):
-        return
-    seen: dict[str, int] = {}
-    for index, asked in enumerate(campaign.imports):
-        key = f"import[{index}]"
-        if not Path(asked.path).is_dir():
-            what, code = (
-                ("is not a folder", "no_folder")
-                if Path(asked.path).exists()
-                else ("does not exist", "absent")
-            )
-            yield ConfigProblem(
-                place,
-                f"{key}.path",
-                f"{asked.path} {what}",
-                "a folder of results",
-                code,
-            )
-            continue
-        for number, archive in enumerate(asked.archives):
-            if not (Path(asked.path) / archive).exists():
-                message = f"there is no {archive} in {asked.path}"
-                yield ConfigProblem(
-                    place, f"{key}.archives[{number}]", message, code="absent"
-                )
-        if asked.pattern is not None:
-            try:
-                NamePattern(
-                    asked.pattern,
-                    {*catalogue.models, *asked.models},
-                    {*catalogue.scenarios, *asked.scenarios},
-                )
-            except NameProblem as problem:
-                yield ConfigProblem(
-                    place, f"{key}.pattern", str(problem), code=problem.code
-                )
-        earlier = seen.setdefault(asked.model_dump_json(), index)
-        if earlier != index:
-            yield ConfigProblem(
-                place, key, f"repeats import[{earlier}]", code="repeated"
-            )

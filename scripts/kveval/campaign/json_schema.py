@@ -5,12 +5,13 @@ from typing import Any
 
 from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.entries import KINDS
+from kveval.campaign.import_sheet import SheetRow
 from kveval.campaign.imports import CompareCampaign, ImportCampaign
 from kveval.campaign.inheritance import ADDED, EXTENDS
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the JSON schema of a campaign file; those of the catalogue files are in its $defs, by file name."""
+    """Return the JSON schema of a campaign file; those of the catalogues and of a sheet are in its $defs, by file name."""
     schema, importing, comparing = (
         kind.model_json_schema() for kind in (Campaign, ImportCampaign, CompareCampaign)
     )
@@ -27,6 +28,7 @@ def json_schema() -> dict[str, Any]:
     schema["properties"] |= {
         "matrix": matrix,
         "import": importing["properties"]["import"],
+        "copy_imports": importing["properties"]["copy_imports"],
         "compare": comparing["properties"]["compare"],
         EXTENDS: {
             "type": "string",
@@ -59,6 +61,9 @@ def json_schema() -> dict[str, Any]:
             "type": "object",
             "additionalProperties": {"$ref": f"#/$defs/{model.__name__}"},
         }
+    definitions[SheetRow.__name__] = SheetRow.model_json_schema()
+    rows = {"$ref": f"#/$defs/{SheetRow.__name__}"}
+    definitions["imports.csv"] = {"type": "array", "items": rows}
     _allow_partial_workloads(schema, definitions)
     whole = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from kveval.campaign.types import VersionText
 from kveval.host.values import Mistake, Strict, Text
@@ -23,22 +23,14 @@ def _image(text: str) -> str:
 
 Image = Annotated[str, AfterValidator(_image)]
 """An image's name with placeholders for the declared versions: {vllm}, {guidellm}, {lmcache}."""
-ImageName = Literal[
-    "server",
-    "cpu_server",
-    "epp",
-    "proxy",
-    "redis",
-    "valkey",
-    "guidellm",
-    "lmcache",
-    "tokenizer",
-]
 
 
 class Images(Strict):
-    """The images of a release, by purpose."""
+    """The images of a release, by purpose; those of programs beside the server by their names: redis, lmcache, ..."""
 
+    model_config = ConfigDict(extra="allow")
+
+    __pydantic_extra__: dict[str, Image]
     server: Image = Field(description="vLLM on GPUs")
     cpu_server: Image = Field(description="vLLM on the CPU, for build vllm-cpu")
     epp: Image = Field(
@@ -47,15 +39,15 @@ class Images(Strict):
     proxy: Image = Field(
         description="Envoy beside the endpoint picker, where there is no Gateway"
     )
-    redis: Image
-    valkey: Image
     guidellm: Image
-    lmcache: Image = Field(
-        description="LMCache's own server, where it is not in the server's process"
-    )
     tokenizer: Image = Field(
         description="vLLM without a device, which tokenizes for a precise index"
     )
+
+    @property
+    def by_name(self) -> dict[str, str]:
+        """All images by name."""
+        return self.model_dump()
 
 
 class EndpointPicker(Strict):

@@ -187,7 +187,7 @@ def with_settings(
             "leave companions out",
             "no_such",
         )
-        for beside in sorted(settings.keys() - beside_server)
+        for beside in sorted(settings.keys() & SIDECARS.keys() - beside_server)
     ]
     found = []
     for sidecar in sidecars:

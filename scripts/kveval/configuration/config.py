@@ -12,7 +12,8 @@ from kveval.campaign.campaign_file import Bridge, Campaign, MatrixEntry
 from kveval.campaign.catalogue import BuildSource, Catalogue, Gpu
 from kveval.campaign.cell import BLOCKS, Cell, CellError
 from kveval.campaign.device_estimate import DeviceEstimate, gpu_named_in
-from kveval.campaign.imports import Compared, Import, ImportCampaign
+from kveval.campaign.import_sheet import ImportSheet
+from kveval.campaign.imports import Compared
 from kveval.campaign.problems import ConfigError, ConfigProblem
 from kveval.campaign.sizing import blocks_within
 from kveval.campaign.specification import (
@@ -42,11 +43,15 @@ def measurement_id(specification: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Config:
-    """A campaign with the catalogues it chooses from, checked."""
+    """A campaign with the catalogues it chooses from, checked.
+
+    `compared`: the campaigns that it compares; `sheet`: the levels that it imports, None unless it does.
+    """
 
     campaign: Campaign
     catalogue: Catalogue
     compared: "Sequence[tuple[Compared, Config]]" = ()
+    sheet: ImportSheet | None = None
     _resolved: dict[Cell, tuple[Specification, tuple[dict[str, Any], ...]]] = field(
         default_factory=dict, init=False
     )
@@ -276,13 +281,6 @@ class Config:
         return workload is not None and workload.searched is not None
 
     @property
-    def imports(self) -> tuple[Import, ...]:
-        """The trees of existing results that the campaign imports instead of measuring."""
-        return (
-            self.campaign.imports if isinstance(self.campaign, ImportCampaign) else ()
-        )
-
-    @property
     def wildcard_constraints(self) -> dict[str, str]:
         """Regular expressions for the parts of a cell's path: every name of the catalogues, escaped."""
         return {
@@ -296,7 +294,7 @@ class Config:
     @cached_property
     def warnings(self) -> tuple[Finding, ...]:
         """Warnings of cells that can be measured but will not show what they seem to."""
-        if self.imports or self.compared:
+        if self.sheet is not None or self.compared:
             return ()
         specifications = {cell: self.specification(cell) for cell in self.cells}
         baselines = {cell: self.baseline(cell) for cell in self.cells}

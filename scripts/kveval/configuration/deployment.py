@@ -7,8 +7,8 @@ from packaging.version import Version
 
 from kveval.campaign.campaign_file import Campaign, ServerConfig
 from kveval.campaign.catalogue import Scenario
-from kveval.campaign.problems import ConfigProblem
-from kveval.campaign.release import ImageName, Release
+from kveval.campaign.problems import ConfigError, ConfigProblem
+from kveval.campaign.release import Release
 from kveval.campaign.sizing import GIB, CacheSizes
 from kveval.campaign.specification import (
     DeploymentSpec,
@@ -46,25 +46,20 @@ def deployed(
         route_of(campaign, release),
         scenario.kind.parts,
     )
-    routed, beside = route != "service", {sidecar.name for sidecar in sidecars}
-    index = None
+    routed, index = route != "service", None
     if "index" in parts and scenario.store is not None:
         index = Index(scenario.store, platform.served_name, platform.block_size)
     # The endpoint picker needs prompts as the model's tokens, which a program beside it makes.
     tokenized = index is not None and routed and release.epp.prefix_state == "producer"
-    needed: dict[ImageName, bool] = {
+    needed = {
         "guidellm": True,
         "epp": routed,
         "proxy": route == "standalone",
         "tokenizer": tokenized,
-        "redis": "redis" in beside,
-        "valkey": "valkey" in beside,
-        "lmcache": "lmcache" in beside,
+        **{sidecar.name: True for sidecar in sidecars},
     }
     images = {
-        str(name): _image(name, server, release)
-        for name, used in needed.items()
-        if used
+        name: _image(name, server, release) for name, used in needed.items() if used
     }
     held = program.held_bytes(
         argv, platform.server_version, model, budget, on_cpu=server.on_cpu
@@ -248,8 +243,13 @@ def _route_problems(
         )
 
 
-def _image(name: ImageName, server: ServerConfig, release: Release) -> str:
-    image: str = server.images.get(name) or getattr(release.images, name)
+def _image(name: str, server: ServerConfig, release: Release) -> str:
+    """Return the image of a program. Raises ConfigError if it is named nowhere."""
+    image = server.images.get(name) or release.images.by_name.get(name)
+    if image is None:
+        message = f"{server.release} has no image of {name}"
+        right = f"server.images.{name}, or an entry in releases.yaml"
+        raise ConfigError([wrong("server.images", message, right, "no_image_known")])
     places = {
         "vllm": server.vllm,
         "guidellm": server.guidellm,

@@ -15,16 +15,18 @@ from kveval.campaign.entries import (
     KINDS,
     OWN_KINDS,
     check_names,
+    check_releases,
     check_scenarios,
     read_catalogues,
     validate_entries,
 )
+from kveval.campaign.import_sheet import ImportSheet, read_sheet, sheet_problems
 from kveval.campaign.imports import (
     CompareCampaign,
     Compared,
     ImportCampaign,
-    import_problems,
     named_on,
+    sheet_command,
 )
 from kveval.campaign.inheritance import CampaignSource, read_campaign
 from kveval.campaign.problems import (
@@ -34,8 +36,12 @@ from kveval.campaign.problems import (
     problems_of,
     unknown_name,
 )
+from kveval.campaign.release import Images
 from kveval.configuration.config import Config
 from kveval.host.values import Mistake
+from kveval.stacks.keyvalue import STORES
+from kveval.stacks.picker import Picker
+from kveval.stacks.registry import SIDECARS
 
 
 def load_config(campaign: Path | Mapping[str, Any], directory: Path) -> Config:
@@ -64,13 +70,7 @@ def _complete(
     """Check a campaign that was read, with `problems`, from `place`, against the catalogues."""
     raw = source.raw
     readable = not problems
-    entries, unread = read_catalogues(directory, raw, place, problems)
-    valid = {
-        kind: validate_entries(kind, entries[kind], problems, directory)
-        for kind in KINDS
-    }
-    known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
-    check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
+    valid, known = _read_catalogues(directory, raw, place, problems)
     problems += check_names(raw, place, known)
     if not readable:
         raise ConfigError(problems)
@@ -91,10 +91,12 @@ def _complete(
     if not {code for _, one in noted if (code := one.code) in UNRESOLVABLE}:
         problems += _matrix_problems(config, place)
     problems += _unlisted_problems(config, place)
-    problems += import_problems(config.campaign, config.catalogue, place)
+    sheet = _sheet(config, place, problems)
     found = _compared(config.campaign, directory, place, problems)
     if problems:
         raise ConfigError(problems)
+    if sheet is not None:
+        return replace(config, sheet=sheet)
     if not found:
         return config
     return Config(
@@ -102,6 +104,61 @@ def _complete(
         _compared_catalogue(found, config.catalogue),
         found,
     )
+
+
+def load_catalogue(directory: Path) -> Catalogue:
+    """Read the catalogues in `directory`. Raises ConfigError with every mistake in them."""
+    problems: list[ConfigProblem] = []
+    valid, _ = _read_catalogues(directory, {}, "", problems)
+    if problems:
+        raise ConfigError(problems)
+    return Catalogue.model_construct(None, **valid)
+
+
+def _read_catalogues(
+    directory: Path, raw: Mapping[str, Any], place: str, problems: list[ConfigProblem]
+) -> tuple[dict[str, Any], dict[str, set[str]]]:
+    """Return the valid entries of the catalogues and of a campaign, by kind, and all names that are known.
+
+    `raw`: the campaign, known as `place`; appends the mistakes.
+    """
+    entries, unread = read_catalogues(directory, raw, place, problems)
+    valid = {
+        kind: validate_entries(kind, entries[kind], problems, directory)
+        for kind in KINDS
+    }
+    known = {kind: set(entries[kind]) for kind in KINDS if kind not in unread}
+    known |= {
+        # The picker belongs to the route of the requests: no arm has one.
+        "sidecars": SIDECARS.keys() - {Picker.name},
+        "stores": set(STORES),
+        "images": {*Images.model_fields, *SIDECARS},
+    }
+    check_scenarios(valid["scenarios"], entries["scenarios"], known, problems)
+    check_releases(valid["releases"], entries["releases"], known, problems)
+    return valid, known
+
+
+def _sheet(
+    config: Config, place: str, problems: list[ConfigProblem]
+) -> ImportSheet | None:
+    """Return the sheet of a campaign that imports, None for another or without one; append what is wrong with it."""
+    if not isinstance(config.campaign, ImportCampaign):
+        return None
+    path = Path(config.campaign.sheet)
+    if not path.is_file():
+        what, code = "does not exist", "absent"
+        command = sheet_command(sheet=path.as_posix())
+        if path.is_dir():
+            what, code = "is a folder, not a sheet", "no_file"
+            command = sheet_command([path.as_posix()])
+        message = f"{path} {what}; this writes it: {command}"
+        problems.append(ConfigProblem(place, "import", message, code=code))
+        return None
+    sheet, mistakes = read_sheet(path)
+    # What depends on other rows is only right when every row is known.
+    problems += mistakes or sheet_problems(sheet, config.catalogue)
+    return sheet
 
 
 def _kind_of_campaign(raw: Mapping[str, Any]) -> type[Campaign]:

@@ -94,6 +94,8 @@ class AttachedDeployer(Deployer[AttachedServer]):
         self._specification = specification
         self._server = AttachedServer(endpoint, url)
         self._say = say
+        self.empties_caches = True
+        """Whether its endpoint to empty its caches is open, as far as it was asked yet."""
 
     @property
     def server(self) -> AttachedServer:

@@ -7,7 +7,7 @@ started, and makes its session. What is here, on a cluster or elsewhere is each 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -88,16 +88,19 @@ class EnginePart:
 class Deployer(EnginePart, ABC, Generic[ServerT_co]):
     """Starts what answers the run's requests, or attaches to it: one deployment at a time.
 
-    `beginning`: its start, in words of the job's log; `empties_caches`: whether levels begin with empty caches.
+    `beginning`: its start, in words of the job's log.
     """
 
     beginning = "starting the server"
-    empties_caches = True
 
     @property
     @abstractmethod
     def server(self) -> ServerT_co:
         """The deployment in service. Raises DeploymentError when there is none."""
+
+    def expected_url(self) -> str | None:
+        """Return the address that the server will have once it is started; None if that is not known before."""
+        return None
 
     @abstractmethod
     def start(self) -> ServerT_co:
@@ -119,6 +122,13 @@ class LoadRunner(EnginePart, ABC):
     """
 
     own_clock = True
+
+    def preparing(self, levels: Sequence[Level]) -> AbstractContextManager[None]:
+        """Prepare the first of these levels, if possible, while the body starts the server.
+
+        Nothing of that goes on after the body, because something may be measured then.
+        """
+        return nullcontext()
 
     @abstractmethod
     def expect(self, levels: Sequence[Level]) -> None:

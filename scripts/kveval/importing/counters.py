@@ -5,8 +5,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
-from kveval.importing.plan import LevelPlan, RunPlan
+from kveval.importing.describe import ReadLevel
+from kveval.importing.facts import LevelFacts
 from kveval.stacks.registry import IMPORTED_SERVER
 from pcp_parquet.archive.problems import ArchiveError
 from pcp_parquet.conversion.conversion import convert
@@ -31,11 +33,15 @@ Counters = dict[str, dict[str, float]]
 
 
 def counters_of(
-    plan: RunPlan, sources: Sequence[Path], window_s: tuple[float, float]
+    levels: Sequence[ReadLevel],
+    required: Sequence[Mapping[str, Any]],
+    sources: Sequence[Path],
+    window_s: tuple[float, float],
 ) -> tuple[dict[int, Counters], list[str]]:
     """Return what the recording says of the server's counters: level -> counter -> before, after, delta; and remarks.
 
-    `window_s`: the part of the recording that is needed, epoch seconds. Empty if the server was not recorded.
+    `required`: the counters that the arm requires; `window_s`: the part of the recording that is needed, epoch seconds.
+    Empty if the server was not recorded.
     """
     if not sources:
         return {}, ["no recording was found with the results"]
@@ -43,9 +49,7 @@ def counters_of(
         name for metric in _METRICS for name in IMPORTED_SERVER.metrics[metric].values()
     ]
     names = list(
-        dict.fromkeys(
-            [*imported_names, *(str(entry["counter"]) for entry in plan.required)]
-        )
+        dict.fromkeys([*imported_names, *(str(entry["counter"]) for entry in required)])
     )
     patterns = sorted({_pattern(name) for name in names})
     start_ns, finish_ns = (round(second * 1e9) for second in window_s)
@@ -64,11 +68,13 @@ def counters_of(
         damage = [str(problem) for problem in summary.problems if problem.damage]
         remarks = [f"the recording is damaged ({damage[0]})"] if damage else []
         recorded = _recorded(parquet, names)
+    windows = {
+        level.plan.level: level.facts for level in levels if level.facts is not None
+    }
     counters_by_level = {
-        level.level: counters
-        for level in plan.levels
-        if level.report is not None
-        and (counters := _level_counters(recorded, level, plan.levels))
+        level: counters
+        for level, facts in windows.items()
+        if (counters := _level_counters(recorded, facts, list(windows.values())))
     }
     return counters_by_level, remarks if counters_by_level else [
         *remarks,
@@ -95,22 +101,16 @@ def _recorded(parquet: Path, names: Sequence[str]) -> dict[str, list[PreparedCou
 
 def _level_counters(
     recorded: Mapping[str, Sequence[PreparedCounter]],
-    level: LevelPlan,
-    levels: Sequence[LevelPlan],
+    level: LevelFacts,
+    levels: Sequence[LevelFacts],
 ) -> Counters:
-    if level.start is None or level.end is None:
-        return {}
     # What lies before and after it; at most half of that is the level's own.
     pauses = [
-        (level.start - other.end) / 2
-        for other in levels
-        if other.end is not None and other.end <= level.start
+        (level.start - other.end) / 2 for other in levels if other.end <= level.start
     ]
     before_s = min([_MARGIN_S, *pauses])
     pauses = [
-        (other.start - level.end) / 2
-        for other in levels
-        if other.start and other.start >= level.end
+        (other.start - level.end) / 2 for other in levels if other.start >= level.end
     ]
     after_s = min([_MARGIN_S, *pauses])
     window_ns = (

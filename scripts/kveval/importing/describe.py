@@ -1,134 +1,161 @@
-"""The part of an imported run's run.json that needs no file: what defined the run, as far as that is known."""
+"""The definition of an imported run, as far as it is known: the parts of run.json that name no file of the store."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import msgspec
-
 from kveval import __version__
-from kveval.campaign import sizing
-from kveval.campaign.catalogue import Model
-from kveval.importing.interpret import FoundLevel, Result, settings_that_ran
-from kveval.importing.runs import PlacedLevel
+from kveval.importing.facts import LevelFacts, ServerFacts
+from kveval.importing.forms import parse_hardware
+from kveval.importing.plan import UNKNOWN_RELEASE, LevelPlan, RunPlan
+from kveval.importing.settings import (
+    ServedSettings,
+    configuration,
+    connectors,
+    parse_settings,
+)
 from kveval.load.levels import OPEN_LOOP
 from kveval.load.reports.data import SyntheticData
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.store.run_file import time_text
 
-UNKNOWN_RELEASE = "0"
 # Requests per minute: the rounding error of a rate that is written in requests per second.
 _SAME_RATE = 1e-3
 
 
-def describe_run(
-    members: Sequence[PlacedLevel], model: Model, vllm: str, remarks: Sequence[str]
-) -> dict[str, Any]:
-    """Return the parts of run.json that need no file; `members` are those of the run's draft."""
-    good = [(member.result, member.usable) for member in members if member.usable]
-    first = good[0][0]
-    cell, declared = first.cell, first.declared
-    assert cell is not None
-    assert declared is not None
-    starts = [level.facts.start for _, level in good]
-    ends = [level.facts.end for _, level in good]
-    guidellm = sorted({str(result.facts.guidellm) for result, _ in good})
+@dataclass(frozen=True)
+class ReadLevel:
+    """A level of a run with what its files say; without `facts` one that failed, and `error` is why."""
+
+    plan: LevelPlan
+    facts: LevelFacts | None = None
+    guidellm: str = ""
+    server: ServerFacts = field(default_factory=ServerFacts)
+    error: str = ""
+
+    @property
+    def identity(self) -> list[int | bool]:
+        """The level's part of the run's id: its number, its benchmark, and whether it has a result."""
+        if self.facts is None:
+            return [self.plan.level, 0, False]
+        return [self.plan.level, self.plan.benchmark, True]
+
+    @property
+    def settings(self) -> ServedSettings:
+        """The settings of its server."""
+        return parse_settings(self.server.settings)
+
+
+@dataclass(frozen=True)
+class _GoodLevel:
+    """A level that has a result."""
+
+    level: int
+    facts: LevelFacts
+    guidellm: str
+    settings: ServedSettings
+
+
+def describe_run(plan: RunPlan, levels: Sequence[ReadLevel]) -> dict[str, Any]:
+    """Return the parts of run.json that name no file of the store; at least one level has a result."""
+    good = [
+        _GoodLevel(level.plan.level, level.facts, level.guidellm, level.settings)
+        for level in levels
+        if level.facts is not None
+    ]
+    settings = good[0].settings
     device_tokens = next(
-        (
-            result.facts.device_tokens
-            for result, _ in good
-            if result.facts.device_tokens
-        ),
+        (level.server.device_tokens for level in levels if level.server.device_tokens),
         None,
     )
-    per_token = sizing.kv_bytes_per_token(
-        model.geometry, model.kv_cache_dtype, first.ranks, model.dtype
-    )
-    sizes = sizing.Budget.from_blocks(per_token, cell.cpu_blocks, ranks=first.ranks)
-    budget = {**msgspec.structs.asdict(sizes), "device_tokens": device_tokens}
-    args = first.settings.args
-    argv = [] if args is None else ["vllm", "serve", model.hf_id, *args]
+    guidellm = sorted({level.guidellm for level in good})
+    budget = {**plan.budget, "device_tokens": device_tokens}
+    argv = []
+    if settings.args is not None:
+        argv = ["vllm", "serve", plan.model["hf_id"], *settings.args]
     generator = "load generator" if guidellm == [VLLM_BENCH] else "guidellm"
     versions = {
-        **({"vllm": vllm} if vllm != UNKNOWN_RELEASE else {}),
+        **({"vllm": plan.vllm} if plan.vllm != UNKNOWN_RELEASE else {}),
         generator: " / ".join(guidellm),
     }
-    utilization = first.settings.values.get("GPU Memory Utilization")
+    utilization = settings.values.get("GPU Memory Utilization")
+    same_configuration = configuration(settings, plan.hardware, plan.software)
     return {
-        "cell": asdict(cell),
+        "cell": asdict(plan.cell),
         "specification": {
-            "cell": asdict(cell),
+            "cell": asdict(plan.cell),
             "engine": "imported",
             "weights": "full",
             "model": {
-                **model.model_dump(
-                    include={
-                        "hf_id",
-                        "geometry",
-                        "dtype",
-                        "kv_cache_dtype",
-                        "quantization",
-                    }
-                ),
-                **{
-                    "name": cell.model,
-                    "tensor_parallel_size": first.ranks,
-                    "gpu_memory_utilization": utilization,
-                },
+                **plan.model,
+                "name": plan.cell.model,
+                "tensor_parallel_size": plan.tensor_parallel_size,
+                "gpu_memory_utilization": utilization,
             },
             "versions": versions,
-            "software": declared.software,
-            "hardware": declared.hardware,
+            "software": plan.software,
+            "hardware": plan.hardware,
             "argv": argv,
-            "env": dict(first.settings.env),
+            "env": dict(settings.env),
             # Arms whose arguments are not known must not count as arms with equal arguments.
-            "companions": [] if args is not None else [f"declared as {declared.arm}"],
+            "companions": []
+            if settings.args is not None
+            else [f"declared as {plan.arm}"],
             "budget": budget,
             "workload": _workload(good),
-            "configuration": first.configuration,
+            "configuration": same_configuration,
         },
         "engine": "imported",
         "weights": "full",
-        "started": time_text(min(starts)),
-        "finished": time_text(max(ends)),
-        "hardware": _hardware(first),
+        "started": time_text(min(level.facts.start for level in good)),
+        "finished": time_text(max(level.facts.end for level in good)),
+        "hardware": _hardware(plan),
         "versions": {**versions, "kveval": __version__},
         "server": {
             "argv": argv,
-            "env": dict(first.settings.env),
+            "env": dict(settings.env),
             "facts": {"kv_cache_tokens": device_tokens},
         },
         "budget": budget,
-        "declared": {**asdict(declared), "cpu_blocks": first.declared_blocks},
-        "effective": dict(settings_that_ran(first)),
-        "remarks": list(remarks),
+        "declared": {
+            "arm": plan.arm,
+            "hardware": plan.hardware,
+            "software": plan.software,
+            "replicas": plan.replicas,
+        },
+        "effective": {
+            "cpu_blocks": plan.cell.cpu_blocks,
+            "connectors": list(connectors(settings)),
+            "gpu_memory_utilization": utilization,
+            "tensor_parallel_size": plan.tensor_parallel_size,
+            "configuration": same_configuration,
+        },
+        "remarks": list(plan.remarks),
         "phases": {},
     }
 
 
-def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
+def _workload(good: Sequence[_GoodLevel]) -> dict[str, Any]:
     """Return the load: what was asked for where benchmark-config.txt says it, else what the reports say."""
-    levels = sorted({level.level for _, level in good})
+    levels = sorted({level.level for level in good})
     # `vllm bench serve` sends a number of requests, without a limit of time; GuideLLM stops at its limit or just after.
-    timed = good[0][0].facts.guidellm != VLLM_BENCH
+    timed = good[0].guidellm != VLLM_BENCH
     seconds = (
-        round(max(level.facts.end - level.facts.start for _, level in good))
+        round(max(level.facts.end - level.facts.start for level in good))
         if timed
         else None
     )
     limits = [
-        number
-        for result, _ in good
-        if (number := result.settings.number("Max Seconds"))
+        number for level in good if (number := level.settings.number("Max Seconds"))
     ]
     limit = max(limits, default=seconds)
-    profile = _profile([level for _, level in good])
+    profile = _profile(good)
     prompt, output = next(
-        (level.facts.tokens for _, level in good if level.facts.tokens), (0.0, 0.0)
+        (level.facts.tokens for level in good if level.facts.tokens), (0.0, 0.0)
     )
-    reported = next((level.facts.data for _, level in good if level.facts.data), None)
+    reported = next((level.facts.data for level in good if level.facts.data), None)
     data = reported or SyntheticData(round(prompt), round(output))
-    settings = good[0][0].settings
+    settings = good[0].settings
     prefix_tokens = settings.number("Prefix Tokens")
     return {
         "profile": profile,
@@ -144,7 +171,7 @@ def _workload(good: Sequence[tuple[Result, FoundLevel]]) -> dict[str, Any]:
     }
 
 
-def _profile(levels: Sequence[FoundLevel]) -> str:
+def _profile(levels: Sequence[_GoodLevel]) -> str:
     """Return how requests were sent: at fixed streams, at rates of whole requests a minute, or as a sweep does."""
     if all(level.facts.streams is not None for level in levels):
         return "concurrent"
@@ -160,13 +187,13 @@ def _profile(levels: Sequence[FoundLevel]) -> str:
     )
 
 
-def _prefix_count(good: Sequence[tuple[Result, FoundLevel]]) -> int | dict[str, int]:
+def _prefix_count(good: Sequence[_GoodLevel]) -> int | dict[str, int]:
     """Return the number of distinct prefixes, or how many per stream if it grows with the level."""
     counts = {}
-    for result, level in good:
-        declared = result.settings.number("Prefix Count")
+    for level in good:
+        requested = level.settings.number("Prefix Count")
         reported = level.facts.data.prefix_count if level.facts.data else 0
-        counts[level.level] = reported if declared is None else declared
+        counts[level.level] = reported if requested is None else requested
     if len(set(counts.values())) == 1:
         return next(iter(counts.values()))
     per_level = {count / level for level, count in counts.items() if level}
@@ -176,16 +203,18 @@ def _prefix_count(good: Sequence[tuple[Result, FoundLevel]]) -> int | dict[str, 
     return max(counts.values())
 
 
-def _hardware(result: Result) -> dict[str, Any]:
-    """Return the hardware as the name has it; nothing of it was probed."""
-    hardware, description = result.hardware, "hardware not recorded"
-    if hardware is not None:
-        nodes = "" if hardware.nodes == 1 else f"{hardware.nodes} nodes with "
-        gpus = f"{hardware.gpus} x {hardware.gpu}" if hardware.gpus else hardware.name
-        description = f"{nodes}{gpus}, as the results' names say (not probed)"
+def _hardware(plan: RunPlan) -> dict[str, Any]:
+    """Return the hardware as the sheet has it; nothing of it was probed."""
+    description = "hardware not recorded"
+    if plan.hardware is not None:
+        named = parse_hardware(plan.hardware)
+        description = f"{plan.hardware}, as the results' names say (not probed)"
+        if named is not None:
+            nodes = "" if named.nodes == 1 else f"{named.nodes} nodes with "
+            description = f"{nodes}{named.gpus} x {named.gpu}, as the results' names say (not probed)"
     return {
-        "fingerprint": f"imported-{hardware.name if hardware else 'not recorded'}",
+        "fingerprint": f"imported-{plan.hardware or 'not recorded'}",
         "description": description,
-        "software": result.declared.software if result.declared else None,
+        "software": plan.software,
         "gpus": [],
     }

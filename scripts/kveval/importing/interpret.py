@@ -1,52 +1,49 @@
 """Interpretation of one result's files: which cell and levels ran, what its name said, and what does not agree.
 
 The cell is that of what ran: its model and the size of its CPU tier come from arguments and report if these have them.
-The arm is that of the name, because arguments alone do not identify it; arms configured alike are found later.
+The arm is that of the name, because arguments alone do not identify it; arms configured alike are found later. What cannot
+be told stays None, with what is needed in words.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
 
 from kveval.campaign.catalogue import Catalogue, Model, Scenario
-from kveval.campaign.cell import Cell
-from kveval.campaign.imports import Import
-from kveval.campaign.result_names import (
+from kveval.importing import october_2025
+from kveval.importing.facts import (
+    LevelFacts,
+    ReportSummary,
+    ServerFacts,
+    read_server_facts,
+)
+from kveval.importing.forms import (
+    FOLDER,
+    SINGLE,
     Declared,
-    NamedHardware,
-    NamePattern,
     NameProblem,
+    ResultFiles,
     parse_fields,
     parse_folder,
     parse_hardware,
+    parse_place,
 )
-from kveval.host.hashing import content_hash
-from kveval.importing.index import IndexedReport, LevelFacts
+from kveval.importing.october_2025 import PublishedRow
 from kveval.importing.settings import (
     ServedSettings,
     Tier,
+    configuration,
     connectors,
     effective_tier,
     ignored_sizes,
     parse_settings,
     ranks,
 )
-from kveval.importing.trees import ResultFiles
+from kveval.load.reports import LoadReport, ReportFileError
+from kveval.load.reports.reading import read_report
 
-IMPORTED, DAMAGED, NO_REPORT = "imported", "damaged", "no report"
-UNKNOWN, NOT_SELECTED, AMBIGUOUS, COPY = "unknown", "not selected", "ambiguous", "copy"
-LEFT_OUT = "left out"
 # A size that was rounded to whole gigabytes is still the same budget.
 _SAME_BUDGET = 0.01
-
-
-@dataclass(frozen=True)
-class FoundLevel:
-    """One benchmark of a result as a level; `benchmark` is its number in the report."""
-
-    level: int
-    benchmark: int
-    facts: LevelFacts
 
 
 @dataclass(frozen=True)
@@ -62,252 +59,244 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Result:
-    """One result of the tree `tree`, interpreted; without a `cell` it is only listed, with its reason.
+class FoundLevel:
+    """One benchmark of a result as a level; `benchmark` is its number in the report."""
 
-    `number`: that of the import it is found by; `code`: a fixed name for the kind of reason, if the status alone does
-    not identify it; `runs`: those that its levels went into.
+    level: int
+    benchmark: int
+    facts: LevelFacts
+
+
+@dataclass(frozen=True)
+class Result:
+    """One result of a tree, interpreted. Of `model`, `scenario` and `cpu_blocks` those are None that nothing tells.
+
+    `root`: its tree; `report`: relative to it; `problem`: why the report gives nothing, it then has no levels;
+    `published`: its row in the publication whose form its name has.
     """
 
-    number: int
-    tree: str
+    root: Path
     files: ResultFiles
-    facts: IndexedReport
-    status: str
-    reason: str = ""
-    code: str = ""
-    remarks: tuple[Remark, ...] = ()
-    declared: Declared | None = None
-    cell: Cell | None = None
-    hardware: NamedHardware | None = None
+    declared: Declared
+    report: str
+    guidellm: str = ""
+    server: ServerFacts = field(default_factory=ServerFacts)
     settings: ServedSettings = field(default_factory=ServedSettings)
-    tier: Tier | None = None
-    declared_blocks: int | None = None
-    ranks: int = 1
+    problem: str = ""
+    model: str | None = None
+    scenario: str | None = None
+    cpu_blocks: int | None = None
+    tensor_parallel_size: int | None = None
     levels: tuple[FoundLevel, ...] = ()
-    runs: tuple[int, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+    published: PublishedRow | None = None
 
     @property
-    def key(self) -> tuple[int, str]:
-        """The import that it is of, and its place: a tree may be imported several times."""
-        return self.number, self.files.place
+    def cell(self) -> tuple[str | None, str | None, int | None]:
+        """The cell as far as it is known."""
+        return self.model, self.scenario, self.cpu_blocks
+
+    @property
+    def known(self) -> bool:
+        """Whether all of the cell is known."""
+        return None not in self.cell
+
+    @property
+    def kind(self) -> tuple[str | None, str | None, int | None]:
+        """Hardware, software and replicas: results that differ in them do not share a cell."""
+        return self.declared.hardware, self.declared.software, self.declared.replicas
+
+    @property
+    def vllm(self) -> str | None:
+        """The release of vLLM by the server's log, else by the publication that the result is of."""
+        of_publication = october_2025.VLLM if _of_october(self.files) else None
+        return self.server.vllm or of_publication
 
     @property
     def configuration(self) -> str | None:
         """Hash of everything that makes two servers alike, the load left out; None where it is not known."""
-        if self.settings.args is None or self.declared is None:
-            return None
-        defining = {
-            **self.settings.defining,
-            "hardware": self.declared.hardware,
-            "software": self.declared.software,
-        }
-        return content_hash(defining, spaced=True)
-
-
-class _Refused(Exception):
-    """This result cannot be imported: status, reason, and the reason's code."""
-
-    def __init__(self, status: str, reason: str, code: str = "") -> None:
-        super().__init__(reason)
-        self.status = status
-        self.code = code
-
-
-def interpret(
-    number: int,
-    files: ResultFiles,
-    facts: IndexedReport,
-    import_: Import,
-    catalogue: Catalogue,
-) -> Result:
-    """Interpret one result of an import. Never raises for its content."""
-    settings = parse_settings(facts.settings or "")
-    result = Result(number, import_.path, files, facts, IMPORTED, settings=settings)
-    try:
-        declared = _declared(files, import_, catalogue)
-        result = replace(result, declared=declared)
-        for key in ("hardware", "software", "replicas"):
-            expected, named = getattr(import_, key), getattr(declared, key)
-            if expected is not None and named is not None and expected != named:
-                raise _Refused(
-                    NOT_SELECTED,
-                    f"{key} {named} is not imported here ({key}: {expected} is)",
-                    key,
-                )
-        if hardware := declared.hardware or import_.hardware:
-            also = (import_.hardware,) if import_.hardware else ()
-            result = replace(result, hardware=parse_hardware(hardware, also=also))
-        name, scenario = _scenario(declared, import_, catalogue)
-        model, remarks = _model(facts, declared, settings, import_, catalogue)
-        if facts.error is not None:
-            there = files.reports and facts.code != "lfs_pointer"
-            raise _Refused(DAMAGED if there else NO_REPORT, facts.error, facts.code)
-        levels = _levels(facts.levels)
-        if all(level.facts.error for level in levels):
-            raise _Refused(DAMAGED, str(levels[0].facts.error), "no_request")
-        entry = catalogue.models[model]
-        count = ranks(
-            settings, entry, import_.tensor_parallel_size, _gpus_of_server(result)
+        return configuration(
+            self.settings, self.declared.hardware, self.declared.software
         )
-        declared_blocks = (
-            declared.cpu_blocks
-            if declared.cpu_blocks is not None
-            else import_.cpu_blocks.get(name)
-        )
-        tier = effective_tier(settings, entry, count)
-        blocks, more = _blocks(settings, tier, declared_blocks, scenario, name)
-    except _Refused as refusal:
-        return replace(
-            result, status=refusal.status, reason=str(refusal), code=refusal.code
-        )
-    except NameProblem as problem:
-        return replace(result, status=UNKNOWN, reason=str(problem), code=problem.code)
+
+
+class NoReport(Exception):
+    """A JSON file is no report of a load generator; the message says why."""
+
+
+def interpret(root: Path, files: ResultFiles, catalogue: Catalogue) -> Result:
+    """Read and interpret one result. Raises NoReport for a file that is none; nothing for what a result lacks."""
+    name, report, problem, notes = _report(root, files)
+    server = read_server_facts([root / path for path in files.server_files])
+    settings = parse_settings(server.settings)
+    declared, unknown = _declared(files, catalogue)
+    result = Result(
+        root, files, declared, name, server=server, settings=settings, problem=problem
+    )
+    if report is None:
+        return _placed(replace(result, remarks=unknown), catalogue)
+    facts = ReportSummary.from_report(report)
+    levels = _levels(facts.levels)
+    errors = [level.facts.error for level in levels]
+    if all(errors):
+        result = replace(result, problem=str(errors[0]))
+        return _placed(replace(result, remarks=unknown), catalogue)
+    if _of_october(files) is not None:
+        result = replace(result, published=october_2025.published_row(report))
+    result = replace(result, guidellm=facts.guidellm, levels=levels, remarks=unknown)
+    result = _placed(result, catalogue)
     differences = (
-        *remarks,
-        *more,
-        *_differences(files.name, declared, settings, levels),
-        *_utilization(settings, scenario, entry, model),
+        *_differences(result),
+        *_utilization(result, catalogue),
         *(Remark(text, "ignored_size") for text in ignored_sizes(settings)),
         *(Remark(text, "settings") for text in settings.problems),
-        *(Remark(text, "report") for text in facts.notes),
+        *(Remark(text, "report") for text in (*server.notes, *facts.notes, *notes)),
     )
+    remarks = tuple(dict.fromkeys((*result.remarks, *differences)))
+    return replace(result, remarks=remarks)
+
+
+def _report(
+    root: Path, files: ResultFiles
+) -> tuple[str, LoadReport | None, str, Sequence[str]]:
+    """Return the report that is read, and it; or None and why; and which others are left out. Raises NoReport."""
+    if not files.reports:
+        problem = "there is no report: GuideLLM writes it at its end"
+        return files.place, None, problem, ()
+    errors: list[str] = []
+    for number, path in enumerate(files.reports):
+        try:
+            report = read_report(root / path)
+        except ReportFileError as error:
+            text = str(error).replace(f"{root}/", "")
+            if files.form == SINGLE:
+                raise NoReport(text) from error
+            errors.append(text)
+            continue
+        others = files.reports[number + 1 :]
+        errors += [f"{other} is left out: {path} was read" for other in others]
+        return path, report, "", errors
+    return files.reports[0], None, "; ".join(errors), ()
+
+
+def _declared(
+    files: ResultFiles, catalogue: Catalogue
+) -> tuple[Declared, tuple[Remark, ...]]:
+    """Return what the name of a result declares, by the first of the forms that it has; else what is unknown."""
+    arms = {name.removesuffix("-mempress") for name in catalogue.scenarios}
+    october = _of_october(files)
+    if october is not None:
+        return october, ()
+    forms: list[Callable[[], Declared]] = [lambda: parse_folder(files.name)]
+    if files.form != FOLDER:
+        forms = [lambda: parse_fields(files.name, catalogue.models, arms)]
+    if files.form == SINGLE:
+        forms.append(lambda: parse_place(files.place, arms))
+    problem = NameProblem("", code="")
+    for parse in forms:
+        try:
+            return parse(), ()
+        except NameProblem as error:
+            problem = error
+    return Declared(), (Remark(str(problem), problem.code),)
+
+
+def _of_october(files: ResultFiles) -> Declared | None:
+    """Return what a name of the evaluation of October 2025 declares; None for other results."""
+    return october_2025.parse_name(files.name) if files.form == SINGLE else None
+
+
+def _placed(result: Result, catalogue: Catalogue) -> Result:
+    """Return a result with its cell as far as it can be told, and remarks on it."""
+    scenario, remarks = _scenario(result, catalogue)
+    model, more = _model(result, catalogue)
+    result = replace(result, scenario=scenario, model=model)
+    result = replace(result, remarks=(*result.remarks, *remarks, *more))
+    declared = result.declared
+    if model is None or scenario is None:
+        blocks = declared.cpu_blocks
+        if scenario is not None and not connectors(result.settings):
+            # Without a tier its size does not depend on the model.
+            blocks = blocks if catalogue.scenarios[scenario].cpu_tier else 0
+        return replace(result, cpu_blocks=blocks)
+    entry = catalogue.models[model]
+    count = ranks(result.settings, entry, _gpus_of_server(declared))
+    tier = effective_tier(result.settings, entry, count)
+    blocks, more = _blocks(result.settings, tier, declared, catalogue, scenario)
     return replace(
         result,
-        cell=Cell(model, name, blocks),
-        remarks=tuple(dict.fromkeys(differences)),
-        tier=tier,
-        declared_blocks=declared_blocks,
-        ranks=count,
-        levels=levels,
+        cpu_blocks=blocks,
+        tensor_parallel_size=count,
+        remarks=(*result.remarks, *more),
     )
-
-
-def _gpus_of_server(result: Result) -> int | None:
-    """Return the GPUs of one of a result's servers by its names; None if they do not say it."""
-    if result.hardware is None or result.declared is None:
-        return None
-    return (
-        result.hardware.nodes * result.hardware.gpus // (result.declared.replicas or 1)
-        or None
-    )
-
-
-def import_pattern(import_: Import, catalogue: Catalogue) -> NamePattern | None:
-    """Return the import's pattern, None without one. Raises NameProblem."""
-    return (
-        None
-        if import_.pattern is None
-        else NamePattern(import_.pattern, *_known(import_, catalogue))
-    )
-
-
-def _known(import_: Import, catalogue: Catalogue) -> tuple[set[str], set[str]]:
-    """Return what names may call models and arms: the catalogue's names, and those that the import translates."""
-    arms = {
-        name.removesuffix("-mempress")
-        for name in (*catalogue.scenarios, *import_.scenarios)
-    }
-    return {*catalogue.models, *import_.models}, arms
-
-
-def _declared(files: ResultFiles, import_: Import, catalogue: Catalogue) -> Declared:
-    if files.form == "folder":
-        return parse_folder(files.name)
-    if files.form == "benchmark":
-        return parse_fields(files.name, *_known(import_, catalogue))
-    pattern = import_pattern(import_, catalogue)
-    assert pattern is not None, "results of a pattern are found by it"
-    return pattern.declared(files.name)
 
 
 def _scenario(
-    declared: Declared, import_: Import, catalogue: Catalogue
-) -> tuple[str, Scenario]:
-    pressure = "-mempress" if declared.mempress else ""
-    arm = f"{declared.arm}{pressure}"
-    name = (
-        import_.scenarios.get(arm)
-        or f"{import_.scenarios.get(declared.arm, declared.arm)}{pressure}"
-    )
-    if name not in catalogue.scenarios:
-        message = f"unknown arm {arm!r}: not in scenarios.yaml; say which one it is, as in `scenarios: {{{arm}: no-offload}}`"
-        raise NameProblem(message, code="unknown_arm")
-    return name, catalogue.scenarios[name]
+    result: Result, catalogue: Catalogue
+) -> tuple[str | None, tuple[Remark, ...]]:
+    arm = result.declared.arm_under_pressure
+    if arm is None:
+        return None, ()
+    if _of_october(result.files) is not None:
+        return october_2025.SCENARIOS[arm], ()
+    if arm in catalogue.scenarios:
+        return arm, ()
+    text = f"the arm {arm!r} is not in scenarios.yaml"
+    return None, (Remark(text, "unknown_arm", (arm,)),)
 
 
 def _model(
-    facts: IndexedReport,
-    declared: Declared,
-    settings: ServedSettings,
-    import_: Import,
-    catalogue: Catalogue,
-) -> tuple[str, tuple[Remark, ...]]:
+    result: Result, catalogue: Catalogue
+) -> tuple[str | None, tuple[Remark, ...]]:
     """Return the model that ran, and a remark if the name says another.
 
-    Models are compared by the last part of their ids: a server that was given a folder reports that. The import's
-    `models` translate what arguments and report name, too.
+    Models are compared by the last part of their ids: a server that was given a folder reports that.
     """
-    named = (
-        None
-        if declared.model is None
-        else import_.models.get(declared.model, declared.model)
-    )
-    if named is not None and named not in catalogue.models:
-        message = f"unknown model {declared.model!r}: not in models.yaml; say which it is, as in `models: {{NAME: MODEL}}`"
-        raise NameProblem(message, code="unknown_model")
+    named = result.declared.model
     names_that_ran = [
-        settings.values.get("Model"),
-        *(level.model for level in facts.levels),
+        result.settings.values.get("Model"),
+        *(level.facts.model for level in result.levels),
     ]
-    ran = sorted(
-        {
-            _tail(_translated(name, import_, catalogue))
-            for name in names_that_ran
-            if name
-        }
-    )
-    if named is not None and ran in ([], [_tail(catalogue.models[named].hf_id)]):
+    ran = sorted({_tail(name) for name in names_that_ran if name})
+    if named in catalogue.models and ran in (
+        [],
+        [_tail(catalogue.models[named].hf_id)],
+    ):
         return named, ()
-    if len(ran) != 1:
-        reason = (
-            f"arguments and report name several models: {', '.join(ran)}"
-            if ran
-            else "nothing says which model ran"
-        )
-        raise _Refused(UNKNOWN, reason, "several_models" if ran else "no_model")
+    if not ran:
+        text = "nothing says which model ran"
+        if named is not None:
+            text = f"the model {named!r} is not in models.yaml"
+        return None, (Remark(text, "unknown_model", (named,)),)
+    if len(ran) > 1:
+        text = f"arguments and report name several models: {', '.join(ran)}"
+        return None, (Remark(text, "several_models", tuple(ran)),)
     names = [
         name for name, model in catalogue.models.items() if _tail(model.hf_id) == ran[0]
     ]
     if len(names) != 1:
-        what = f"is {' and '.join(names)} in models.yaml"
-        if not names:
-            what = f"is not in models.yaml: add it there, or say `models: {{{ran[0]}: NAME}}` in the import"
-        raise _Refused(
-            UNKNOWN, f"the model that ran, {ran[0]}, {what}", "unlisted_model"
-        )
+        what = " and ".join(names) if names else "not in models.yaml"
+        text = f"the model that ran, {ran[0]}, is {what}"
+        return None, (Remark(text, "unlisted_model", (ran[0],)),)
     if named is None:
         return names[0], ()
-    return names[0], (
-        Remark(
-            f"the name says {declared.model}, {ran[0]} ran",
-            "other_model",
-            (declared.model, ran[0]),
-        ),
-    )
-
-
-def _translated(name: str, import_: Import, catalogue: Catalogue) -> str:
-    """Return the id of a model by the catalogue where the import translates its name, else the name."""
-    meant = import_.models.get(name) or import_.models.get(_tail(name))
-    return catalogue.models[meant].hf_id if meant in catalogue.models else name
+    text = f"the name says {named}, {ran[0]} ran"
+    return names[0], (Remark(text, "other_model", (named, ran[0])),)
 
 
 def _tail(model: str) -> str:
     return model.rstrip("/").rpartition("/")[2]
 
 
-def _levels(facts: list[LevelFacts]) -> tuple[FoundLevel, ...]:
+def _gpus_of_server(declared: Declared) -> int | None:
+    """Return the GPUs of one of a result's servers by its names; None if they do not say it."""
+    hardware = parse_hardware(declared.hardware or "")
+    if hardware is None:
+        return None
+    return hardware.nodes * hardware.gpus // (declared.replicas or 1) or None
+
+
+def _levels(facts: Sequence[LevelFacts]) -> tuple[FoundLevel, ...]:
     """Number the benchmarks: by streams where all keep a number in flight, by requests a minute where all have a rate.
 
     Those of a sweep, which has both, are numbered in the order of their load. A report may repeat a number of streams;
@@ -338,38 +327,33 @@ def _load(level: LevelFacts) -> tuple[int, float]:
 def _blocks(
     settings: ServedSettings,
     tier: Tier | None,
-    declared: int | None,
-    scenario: Scenario,
-    name: str,
-) -> tuple[int, tuple[Remark, ...]]:
-    """Return the size of the CPU tier that ran, and remarks on it."""
+    declared: Declared,
+    catalogue: Catalogue,
+    scenario: str,
+) -> tuple[int | None, tuple[Remark, ...]]:
+    """Return the size of the CPU tier that ran, and remarks on it; None where nothing says it."""
+    has_tier = catalogue.scenarios[scenario].cpu_tier
     if tier is not None:
-        return _sized(tier, declared, scenario)
+        return _sized(tier, declared.cpu_blocks, has_tier=has_tier)
     if settings.args is not None and not connectors(settings):
-        without = Remark(
-            "no KV connector among the arguments: it ran without a CPU tier",
-            "no_connector",
-        )
-        return 0, (without,) if scenario.cpu_tier else ()
-    if not scenario.cpu_tier:
+        text = "no KV connector among the arguments: it ran without a CPU tier"
+        return 0, (Remark(text, "no_connector"),) if has_tier else ()
+    if not has_tier:
         return 0, ()
-    if declared is not None:
-        what, code = "its arguments are not known", "arguments_unknown"
-        if settings.args is not None:
-            what, code = "the arguments do not size it", "arguments_size_none"
-        return declared, (
-            Remark(f"{declared} cpu_blocks as declared; {what}", code, (declared,)),
-        )
-    reason = (
-        f"the size of its CPU tier is not known: give it as `cpu_blocks: {{{name}: N}}`"
-    )
-    raise _Refused(UNKNOWN, reason, "tier_unknown")
+    if declared.cpu_blocks is None:
+        text = "nothing says the size of its CPU tier"
+        return None, (Remark(text, "tier_unknown"),)
+    what, code = "its arguments are not known", "arguments_unknown"
+    if settings.args is not None:
+        what, code = "the arguments do not size it", "arguments_size_none"
+    text = f"{declared.cpu_blocks} cpu_blocks as declared; {what}"
+    return declared.cpu_blocks, (Remark(text, code, (declared.cpu_blocks,)),)
 
 
 def _sized(
-    tier: Tier, declared: int | None, scenario: Scenario
+    tier: Tier, declared: int | None, *, has_tier: bool
 ) -> tuple[int, tuple[Remark, ...]]:
-    if tier.before_others and not scenario.cpu_tier:
+    if tier.before_others and not has_tier:
         text = f"{tier.cpu_blocks} blocks in host memory ({tier.said_by}) are a buffer before its files"
         return 0, (Remark(text, "buffer", (tier.cpu_blocks,)),)
     if (
@@ -383,65 +367,66 @@ def _sized(
     return tier.cpu_blocks, ()
 
 
-def _differences(
-    name: str,
-    declared: Declared,
-    settings: ServedSettings,
-    levels: tuple[FoundLevel, ...],
-) -> Iterator[Remark]:
+def _differences(result: Result) -> Iterator[Remark]:
     """Say where name, arguments and report do not agree."""
-    run_id, values = settings.values.get("Run ID"), settings.values
-    if run_id is not None and run_id != name:
+    declared, settings = result.declared, result.settings
+    values: Mapping[str, str] = settings.values
+    run_id = values.get("Run ID")
+    if run_id is not None and run_id != result.files.name:
         yield Remark(f"its Run ID is {run_id}", "other_run_id", (run_id,))
-    streams = {level.level for level in levels if level.facts.streams is not None}
-    for what, rate, code in (
-        ("name says", declared.rate, "streams_of_name"),
-        (
-            "arguments say",
-            settings.number("Rate (Concurrency)"),
-            "streams_of_arguments",
-        ),
-    ):
-        if rate is not None and streams and streams != {rate}:
-            text = (
-                f"the {what} {rate} streams, {', '.join(map(str, sorted(streams)))} ran"
-            )
-            yield Remark(text, code, (rate, *sorted(streams)))
+    yield from _other_streams(result)
     replicas = settings.number("Replicas")
     if replicas is not None and declared.replicas not in (None, replicas):
         text = f"the name says {declared.replicas} replicas, the arguments {replicas}"
         yield Remark(text, "other_replicas", (declared.replicas, replicas))
-    if "Parameters" in values and not values["Parameters"].startswith(declared.arm):
-        text = f"the name says arm {declared.arm}, the arguments {values['Parameters']}"
-        yield Remark(text, "other_arm", (declared.arm, values["Parameters"]))
-    for data in (level.facts.data for level in levels if level.facts.data):
+    arm = declared.arm
+    if arm and "Parameters" in values and not values["Parameters"].startswith(arm):
+        text = f"the name says arm {arm}, the arguments {values['Parameters']}"
+        yield Remark(text, "other_arm", (arm, values["Parameters"]))
+    for data in (level.facts.data for level in result.levels if level.facts.data):
         load = {
             "Prefix Tokens": data.prefix_tokens,
             "Prefix Count": data.prefix_count,
             "Turns": data.turns,
         }
         for key, ran in load.items():
-            declared_value = settings.number(key)
+            requested = settings.number(key)
             # A report of a version without turns has none in its data; whether they were sent is a check of its own.
-            if (
-                declared_value is not None
-                and ran != declared_value
-                and not (key == "Turns" and ran == 1)
-            ):
-                yield Remark(
-                    f"{key} {declared_value} was asked for, the report has {ran}",
-                    "other_load",
-                    (key, declared_value, ran),
-                )
+            if key == "Turns" and ran == 1:
+                continue
+            if requested is not None and ran != requested:
+                text = f"{key} {requested} was asked for, the report has {ran}"
+                yield Remark(text, "other_load", (key, requested, ran))
 
 
-def _utilization(
-    settings: ServedSettings, scenario: Scenario, model: Model, name: str
-) -> Iterator[Remark]:
-    argument = settings.argument("--gpu-memory-utilization") or settings.values.get(
-        "GPU Memory Utilization"
+def _other_streams(result: Result) -> Iterator[Remark]:
+    streams = sorted(
+        {level.level for level in result.levels if level.facts.streams is not None}
     )
-    expected = scenario.gpu_memory_utilization.get(name, model.gpu_memory_utilization)
+    for what, rate, code in (
+        ("name says", result.declared.rate, "streams_of_name"),
+        (
+            "arguments say",
+            result.settings.number("Rate (Concurrency)"),
+            "streams_of_arguments",
+        ),
+    ):
+        if rate is not None and streams and streams != [rate]:
+            text = f"the {what} {rate} streams, {', '.join(map(str, streams))} ran"
+            yield Remark(text, code, (rate, *streams))
+
+
+def _utilization(result: Result, catalogue: Catalogue) -> Iterator[Remark]:
+    if result.model is None or result.scenario is None:
+        return
+    model: Model = catalogue.models[result.model]
+    scenario: Scenario = catalogue.scenarios[result.scenario]
+    argument = result.settings.argument(
+        "--gpu-memory-utilization"
+    ) or result.settings.values.get("GPU Memory Utilization")
+    expected = scenario.gpu_memory_utilization.get(
+        result.model, model.gpu_memory_utilization
+    )
     try:
         ran = float(argument) if argument else expected
     except ValueError:
@@ -452,16 +437,3 @@ def _utilization(
     if abs(ran - expected) > 1e-9:
         text = f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"
         yield Remark(text, "other_utilization", (expected, ran))
-
-
-def settings_that_ran(result: Result) -> Mapping[str, Any]:
-    """Return what ran, as run.json and the table say it."""
-    return {
-        "cpu_blocks": result.cell.cpu_blocks if result.cell else None,
-        "tier_bytes": result.tier.size_bytes if result.tier else None,
-        "said_by": result.tier.said_by if result.tier else None,
-        "connectors": list(connectors(result.settings)),
-        "gpu_memory_utilization": result.settings.values.get("GPU Memory Utilization"),
-        "tensor_parallel_size": result.ranks,
-        "configuration": result.configuration,
-    }

@@ -1,54 +1,44 @@
-"""Everything that a campaign imports: its results interpreted, made runs of cells, and what each needs."""
+"""The runs that a campaign imports, as its sheet has them, and what each needs. No file is opened here."""
 
+import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from kveval.campaign import sizing
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.cell import Cell
+from kveval.campaign.import_sheet import ImportSheet, SheetRow
 from kveval.campaign.imports import ImportCampaign
 from kveval.configuration.config import Config
+from kveval.host.errors import Failure
+from kveval.host.findings import pluralize
 from kveval.host.hashing import content_hash
-from kveval.importing.describe import describe_run
-from kveval.importing.index import read_tree
-from kveval.importing.interpret import (
-    AMBIGUOUS,
-    COPY,
-    LEFT_OUT,
-    Remark,
-    Result,
-    import_pattern,
-    interpret,
-)
-from kveval.importing.runs import PlacedLevel, drafts_of, merge_partial_runs
-from kveval.importing.trees import LeftOut, Tree, stamps_of
 from kveval.stacks.arms import Platform
 from kveval.stacks.registry import IMPORTED_SERVER
 
-_ALIKE = "configured_alike"
+UNKNOWN_RELEASE = "0"
+_SHOWN = 12
 
 
 class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One level of a run to import. Paths are relative to the tree; `error` is why the level gives nothing.
+    """One level of a run to import; `error` is why the level gives nothing.
 
-    `beside` are benchmark-config.txt and the server's log.
+    `recording`: PCP archives, file -> its name in the recording; `recorded_as`: the path that names them in the sheet.
     """
 
     level: int
-    place: str
-    start: float | None = None
-    end: float | None = None
-    report: str | None = None
+    report: str
     benchmark: int = 0
-    strategy: str = ""
-    archives: list[str] = []
-    beside: list[str] = []
-    error: str | None = None
+    recording: dict[str, str] = {}
+    recorded_as: str = ""
+    server_files: list[str] = []
+    error: str = ""
 
 
 class RunElsewhere(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,13 +51,23 @@ class RunElsewhere(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class RunPlan(RunElsewhere, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything that importing one run needs. `stamp` changes with every file that the run refers to."""
+    """Everything that importing one run needs. `stamp` changes with every file that the run refers to.
 
-    tree: str
+    `model`: the keys of the catalogue's model that define a measurement; `budget`: the sizes of its CPU tier; `sheet`:
+    the file that names the run; `arm`: what the results call its arm.
+    """
+
+    sheet: str
     levels: list[LevelPlan]
-    description: dict[str, Any]
+    model: dict[str, Any]
+    budget: dict[str, Any]
+    tensor_parallel_size: int
     stamp: str
-    shared_archives: list[str] = []
+    arm: str
+    hardware: str | None = None
+    software: str | None = None
+    replicas: int | None = None
+    remarks: list[str] = []
     copy: bool = False
 
 
@@ -100,114 +100,168 @@ class RunsElsewhere(Generic[AnyRun]):
 
 @dataclass(frozen=True)
 class ImportPlan(RunsElsewhere[RunPlan]):
-    """All runs to import, all results that were found, imported or not, and what holds none, by tree."""
+    """All runs of a sheet; without a sheet, none."""
 
-    listed: Sequence[Result]
-    others: Sequence[tuple[str, LeftOut]]
+    sheet: ImportSheet | None = None
 
-    @property
-    def stamp(self) -> str:
-        """Hash of everything that was found and what became of it."""
-        listed = []
-        for result in self.listed:
-            remarks = tuple(remark.text for remark in result.remarks)
-            listed.append((result.tree, result.files.place, result.runs, remarks))
-        reasons = [(result.status, result.reason) for result in self.listed]
-        others = [(tree, other.place, other.reason) for tree, other in self.others]
-        return content_hash(
-            [listed, reasons, [run.stamp for run in self.runs], others], spaced=True
-        )
+    def summary(self) -> str:
+        """Say in one line what becomes of the sheet's rows."""
+        rows = list(self.sheet.rows.values()) if self.sheet else []
+        imported = sum(row.imported for row in rows)
+        counts = Counter(_fate(row) for row in rows if not row.imported)
+        rest = "".join(f", {count} {fate}" for fate, count in sorted(counts.items()))
+        of = f"{pluralize(len(self.runs), 'run')} of {pluralize(len(self.cells), 'cell')}"
+        return f"{pluralize(imported, 'level')} imported ({of}){rest}"
+
+    def findings(self) -> str:
+        """Say for the report, in Markdown, what is left out and what does not agree; the first of many."""
+        return "\n".join(self._findings())
+
+    def _findings(self) -> Iterator[str]:
+        if self.sheet is None:
+            return
+        yield f"{self.summary()}; `{self.sheet.path.as_posix()}` lists each."
+        single = [cell.path for cell in self.cells if len(self.runs_of(cell.path)) == 1]
+        if single:
+            names = ", ".join(single[:_SHOWN])
+            yield f"- only one run, so no verdict: {names}{_more(len(single) - _SHOWN)}"
+        texts: dict[str, list[str]] = {}
+        for row in self.sheet.rows.values():
+            for text in _texts(row):
+                texts.setdefault(text, []).append(row.report)
+        for text, reports in list(texts.items())[:_SHOWN]:
+            yield f"- {text}: `{reports[0]}`{_more(len(reports) - 1)}"
+        if len(texts) > _SHOWN:
+            yield f"- {len(texts) - _SHOWN} more remarks"
 
 
-def plan_imports(config: Config, cache: Path) -> ImportPlan:
-    """Find and interpret everything that a campaign imports; `cache` is the folder of the index.
+def _fate(row: SheetRow) -> str:
+    return "open" if row.use != "no" else "left out"
 
-    Raises OSError for an unreadable tree.
-    """
-    campaign, catalogue = config.campaign, config.catalogue
-    if not isinstance(campaign, ImportCampaign):
-        return ImportPlan((), (), ())
-    trees: list[Tree] = []
-    results: list[Result] = []
-    for number, import_ in enumerate(campaign.imports):
-        facts, tree = read_tree(
-            Path(import_.path), import_pattern(import_, catalogue), cache
-        )
-        trees.append(tree)
-        results += [
-            interpret(number, files, facts[files.place], import_, catalogue)
-            for files in tree.results
-        ]
-    results = _mark_equal_configurations(_without_mixtures(_without_copies(results)))
-    shared_archives = [
-        stamps_of(Path(import_.path), import_.archives) or tree.shared_archives
-        for import_, tree in zip(campaign.imports, trees, strict=True)
+
+def _texts(row: SheetRow) -> list[str]:
+    """Return what is to be said of a row."""
+    if not row.imported:
+        reasons = "; ".join(text for text in (row.problem, row.remarks) if text)
+        open_ = f"open: {', '.join(row.questions)}"
+        fate = "left out" if row.use == "no" else open_
+        return [f"{fate}: {reasons}" if reasons else fate]
+    problem = [f"failed: {row.problem}"] if row.problem else []
+    return [*problem, *([row.remarks] if row.remarks else [])]
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
+
+
+class MissingFile(Failure):
+    """A file that the sheet names was there a moment ago, and is not there now."""
+
+
+def import_plan(config: Config) -> ImportPlan:
+    """Return the runs of a campaign's sheet, in the order of their cells. Raises MissingFile."""
+    campaign, sheet = config.campaign, config.sheet
+    if sheet is None or not isinstance(campaign, ImportCampaign):
+        return ImportPlan(())
+    rows: dict[tuple[Cell, int], list[SheetRow]] = {}
+    for row in sheet.imported.values():
+        rows.setdefault((row.cell, int(row.run)), []).append(row)
+    runs = [
+        _run_plan(config, sheet, cell, run, rows[cell, run], copy=campaign.copy_imports)
+        for cell, run in sorted(rows)
     ]
-    drafts, left_out = merge_partial_runs(drafts_of(results))
-    runs: list[RunPlan] = []
-    runs_of_cell: Counter[Cell] = Counter()
-    placed: dict[tuple[int, str], set[int]] = {}
-    for draft in drafts:
-        cell, members, number = draft.cell, draft.members, draft.first.number
-        import_, results_of_run = (
-            campaign.imports[number],
-            [member.result for member in members],
-        )
-        runs_of_cell[cell] += 1
-        for result in results_of_run:
-            placed.setdefault(result.key, set()).add(runs_of_cell[cell])
-        vllm = next(
-            (result.facts.vllm for result in results_of_run if result.facts.vllm), None
-        ) or campaign.vllm(import_)
-        remarks = dict.fromkeys(
-            remark for result in results_of_run for remark in result.remarks
-        )
-        texts = [
-            remark.text
-            for remark in sorted(remarks, key=lambda remark: remark.code == _ALIKE)
-        ]
-        archives = [
-            stamp for result in results_of_run for stamp in result.files.archives
-        ]
-        shared = [] if archives else shared_archives[number]
-        stamps = [
-            *archives,
-            *shared,
-            *(stamp for result in results_of_run for stamp in result.files.stamps),
-        ]
-        runs.append(
-            RunPlan(
-                tree=import_.path,
-                cell=cell,
-                run=runs_of_cell[cell],
-                levels=[_level_plan(member) for member in members],
-                description=describe_run(
-                    members, catalogue.models[cell.model], vllm, texts
-                ),
-                stamp=content_hash(
-                    [msgspec.to_builtins(stamp) for stamp in stamps], spaced=True
-                ),
-                vllm=vllm,
-                required=_required(catalogue.scenarios[cell.scenario], vllm),
-                shared_archives=[stamp.path for stamp in shared],
-                copy=import_.copy_files,
-            )
-        )
-    listed = []
-    for result in results:
-        if result.cell is not None and result.key in left_out:
-            listed.append(
-                _refused(result, LEFT_OUT, left_out[result.key], "no_common_level")
-            )
-        else:
-            numbers = sorted(placed.get(result.key, ())) if result.cell else ()
-            listed.append(replace(result, runs=tuple(numbers)))
-    others = [
-        (import_.path, other)
-        for import_, tree in zip(campaign.imports, trees, strict=True)
-        for other in tree.others
-    ]
-    return ImportPlan(runs, listed, others)
+    return ImportPlan(runs, sheet)
+
+
+def _run_plan(
+    config: Config,
+    sheet: ImportSheet,
+    cell: Cell,
+    run: int,
+    rows: Sequence[SheetRow],
+    *,
+    copy: bool,
+) -> RunPlan:
+    model = config.catalogue.models[cell.model]
+    rows = sorted(rows, key=lambda row: int(row.level))
+    first = next(row for row in rows if not row.problem)
+    vllm = next((row.vllm for row in rows if row.vllm), UNKNOWN_RELEASE)
+    levels = [_level_plan(sheet, row) for row in rows]
+    ranks = first.tensor_parallel_size or model.tensor_parallel_size
+    per_token = sizing.kv_bytes_per_token(
+        model.geometry, model.kv_cache_dtype, ranks, model.dtype
+    )
+    budget = sizing.Budget.from_blocks(per_token, cell.cpu_blocks, ranks=ranks)
+    return RunPlan(
+        sheet=sheet.path.as_posix(),
+        cell=cell,
+        run=run,
+        vllm=vllm,
+        required=_required(config.catalogue.scenarios[cell.scenario], vllm),
+        levels=levels,
+        model=model.model_dump(
+            mode="json",
+            include={"hf_id", "geometry", "dtype", "kv_cache_dtype", "quantization"},
+        ),
+        budget=msgspec.structs.asdict(budget),
+        tensor_parallel_size=ranks,
+        stamp=content_hash([_stamp(path) for path in _paths(levels)], spaced=True),
+        arm=first.arm or cell.scenario,
+        hardware=first.hardware,
+        software=first.software,
+        replicas=first.replicas,
+        remarks=list(dict.fromkeys(row.remarks for row in rows if row.remarks)),
+        copy=copy,
+    )
+
+
+def _level_plan(sheet: ImportSheet, row: SheetRow) -> LevelPlan:
+    report = sheet.file(row.report)
+    if row.problem:
+        return LevelPlan(level=int(row.level), report=report, error=row.problem)
+    recording: dict[str, str] = {}
+    for number, path in enumerate(sheet.files(row.recording)):
+        for file, name in _archives(path).items():
+            # Archives of several folders may have one name.
+            recording[file] = f"{number}/{name}" if number else name
+    return LevelPlan(
+        level=int(row.level),
+        report=report,
+        benchmark=row.benchmark,
+        recording=recording,
+        recorded_as=row.recording,
+        server_files=sheet.files(row.server_files),
+    )
+
+
+def _archives(path: str) -> dict[str, str]:
+    """Return the files of a recording, each with its name there; those in hidden folders are none."""
+    if not Path(path).is_dir():
+        return {path: path.rpartition("/")[2]}
+    files = {}
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            file = f"{folder}/{name}"
+            files[file] = file.removeprefix(f"{path}/")
+    return files
+
+
+def _paths(levels: Sequence[LevelPlan]) -> Iterator[str]:
+    for level in levels:
+        yield from level.recording
+        if not level.error:
+            yield level.report
+        yield from level.server_files
+
+
+def _stamp(path: str) -> list[Any]:
+    """Return what changes where a file has another content."""
+    try:
+        status = Path(path).stat()
+    except OSError as error:
+        raise MissingFile(f"{path}: cannot be read ({error.strerror})") from error
+    return [path, status.st_size, status.st_mtime_ns, status.st_ino]
 
 
 def _required(scenario: Scenario, vllm: str) -> list[dict[str, Any]]:
@@ -216,101 +270,7 @@ def _required(scenario: Scenario, vllm: str) -> list[dict[str, Any]]:
     platform = Platform(
         vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name=""
     )
-    return [
-        dict(entry) for entry in IMPORTED_SERVER.required_counters(scenario, platform)
-    ]
-
-
-def _refused(result: Result, status: str, reason: str, code: str = "") -> Result:
-    return replace(result, status=status, reason=reason, code=code, cell=None)
-
-
-def _without_copies(results: Sequence[Result]) -> list[Result]:
-    """Return the results with copies of earlier ones refused, which would count as further runs."""
-    seen: dict[tuple[Any, ...], str] = {}
-    kept = []
-    for result in results:
-        times = tuple(
-            (level.level, level.facts.start, level.facts.end) for level in result.levels
-        )
-        place = f"{result.tree}/{result.files.place}"
-        if (
-            result.cell is None
-            or (first := seen.setdefault((result.cell, times), place)) == place
-        ):
-            kept.append(result)
-        else:
-            reason = f"the same measurement as {first}: equal levels at equal times"
-            kept.append(_refused(result, COPY, reason))
-    return kept
-
-
-def _without_mixtures(results: Sequence[Result]) -> list[Result]:
-    """Return the results with those refused that are of different machines or releases and share a cell."""
-    kinds: dict[Cell, dict[str, set[str]]] = {}
-    for result in results:
-        if result.cell is not None:
-            values = kinds.setdefault(
-                result.cell, {"hardware": set(), "software": set(), "replicas": set()}
-            )
-            for key, names in values.items():
-                names.add(str(getattr(result.declared, key)))
-    mixed = {cell: _several(values) for cell, values in kinds.items()}
-    return [
-        _refused(
-            result,
-            AMBIGUOUS,
-            f"the cell has results of {mixed[result.cell]}: choose one in the import",
-        )
-        if result.cell and mixed[result.cell]
-        else result
-        for result in results
-    ]
-
-
-def _several(values: Mapping[str, Collection[str]]) -> str:
-    """Return the keys that have more than one value, each with its values."""
-    return "; ".join(
-        f"{key} {' and '.join(sorted(several))}"
-        for key, several in values.items()
-        if len(several) > 1
+    counters: Sequence[Mapping[str, Any]] = IMPORTED_SERVER.required_counters(
+        scenario, platform
     )
-
-
-def _mark_equal_configurations(results: Sequence[Result]) -> list[Result]:
-    """Return the results with a remark on those whose configuration more than one cell ran with."""
-    cells: dict[str | None, set[Cell]] = {}
-    for result in results:
-        if result.cell is not None and result.configuration is not None:
-            cells.setdefault(result.configuration, set()).add(result.cell)
-    remarked = []
-    for result in results:
-        others = sorted(
-            cell.path for cell in cells.get(result.configuration, set()) - {result.cell}
-        )
-        text = f"configured like {' and '.join(others)}: a difference between them is noise (A/A)"
-        alike = (
-            (Remark(text, _ALIKE, tuple(others)),)
-            if result.cell is not None and others
-            else ()
-        )
-        remarked.append(replace(result, remarks=(*result.remarks, *alike)))
-    return remarked
-
-
-def _level_plan(member: PlacedLevel) -> LevelPlan:
-    result, level = member.result, member.usable
-    if level is None:
-        reason = member.level.facts.error if member.level else result.reason
-        return LevelPlan(level=member.number, place=result.files.place, error=reason)
-    return LevelPlan(
-        level=level.level,
-        place=result.files.place,
-        start=level.facts.start,
-        end=level.facts.end,
-        report=result.facts.report,
-        benchmark=level.benchmark,
-        strategy=level.facts.strategy,
-        archives=[stamp.path for stamp in result.files.archives],
-        beside=[stamp.path for stamp in result.files.beside],
-    )
+    return [dict(counter) for counter in counters]

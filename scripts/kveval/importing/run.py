@@ -16,8 +16,11 @@ from kveval.configuration.config import measurement_id
 from kveval.host.errors import Failure
 from kveval.host.files import is_lfs_pointer, sha256_file, write_json
 from kveval.importing.counters import counters_of
+from kveval.importing.describe import ReadLevel, describe_run
+from kveval.importing.facts import ReportSummary, read_server_facts
 from kveval.importing.plan import LevelPlan, RunPlan
-from kveval.importing.trees import ARCHIVES_NAME
+from kveval.load.reports import ReportFileError
+from kveval.load.reports.reading import read_report
 from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store, pointer
 from pcp_parquet.archive.files import split_name
@@ -41,7 +44,7 @@ class ImportFailure(Failure):
 class Span:
     """An archive and the time it covers (ns since 1970 UTC); `end_ns` is None if it is not known.
 
-    `paths` are relative to the tree, as given.
+    `paths` are as given.
     """
 
     base: str
@@ -53,7 +56,7 @@ class Span:
 
 @dataclass
 class _Sources:
-    """The files of a run: name in the store -> the original, relative to the tree; `recording`: names of archives."""
+    """The files of a run: name in the store -> the original; `recording`: names of archives in the store."""
 
     files: dict[str, str] = field(default_factory=dict)
     recording: dict[str, None] = field(default_factory=dict)
@@ -64,26 +67,23 @@ class _Sources:
 def import_run(plan: RunPlan, store: Store, output: Path) -> None:
     """Write the pointer `output` to an imported run, found in the store or put there now.
 
-    Raises ImportFailure when a file that the plan names is gone or cannot be read.
+    Raises ImportFailure when a file that the plan names is gone or cannot be read, and when no level has a result.
     """
-    tree = Path(plan.tree)
-    sources = _sources(plan, tree)
-    digests = _digests(sources.files, tree)
+    levels = _read_levels(plan)
+    description = describe_run(plan, levels)
+    sources = _sources(levels)
+    digests = _digests(sources.files)
     # A file that several levels name counts once.
     originals = {path: digests[name] for name, path in sources.files.items()}
-    levels = [
-        [level.level, level.benchmark, level.report is not None]
-        for level in plan.levels
-    ]
     identity = {
-        **plan.description["specification"],
+        **description["specification"],
         "sources": sorted(originals.values()),
-        "levels": levels,
+        "levels": [level.identity for level in levels],
     }
     key = Key(
         measurement_id(identity),
         plan.run,
-        str(plan.description["hardware"]["fingerprint"]),
+        str(description["hardware"]["fingerprint"]),
     )
     # Keeps others from deleting the entry before the pointer to it exists.
     with store.no_deletions():
@@ -91,11 +91,9 @@ def import_run(plan: RunPlan, store: Store, output: Path) -> None:
         if place is None:
             scratch = store.scratch(key)
             try:
-                _place_files(sources.files, tree, scratch, copy=plan.copy)
-                write_json(
-                    scratch / "run.json",
-                    _description(plan, key, sources, digests, scratch),
-                )
+                _place_files(sources.files, scratch, copy=plan.copy)
+                described = _described(plan, levels, key, sources, digests, scratch)
+                write_json(scratch / "run.json", {**description, **described})
                 place = store.commit(scratch, key, known=digests)
             except BaseException:
                 shutil.rmtree(scratch, ignore_errors=True)
@@ -103,45 +101,92 @@ def import_run(plan: RunPlan, store: Store, output: Path) -> None:
         write_json(output, pointer(place, key))
 
 
+def _read_levels(plan: RunPlan) -> list[ReadLevel]:
+    """Read the reports and what says how the servers ran. Raises ImportFailure where no level has a result."""
+    reports: dict[str, ReportSummary | ReportFileError] = {}
+    levels = []
+    for level in plan.levels:
+        if level.error:
+            levels.append(ReadLevel(level, error=level.error))
+            continue
+        if level.report not in reports:
+            reports[level.report] = _read_facts(level.report)
+        levels.append(_read_level(level, reports[level.report]))
+    if all(level.facts is None for level in levels):
+        reasons = "".join(f"\n  {level.error}" for level in levels)
+        raise ImportFailure(
+            f"{plan.sheet}: no level of run {plan.run} of {plan.cell.path} has a result; `use` no leaves it out:{reasons}",
+            path=plan.sheet,
+        )
+    return levels
+
+
+def _read_facts(report: str) -> ReportSummary | ReportFileError:
+    try:
+        return ReportSummary.from_report(read_report(Path(report)))
+    except ReportFileError as error:
+        if error.code == "unreadable":
+            message = f"{error}; plan again"
+            raise ImportFailure(message, path=Path(report)) from error
+        return error
+
+
+def _read_level(level: LevelPlan, report: ReportSummary | ReportFileError) -> ReadLevel:
+    """Return a level as its report has it, or as one that failed, with the reason."""
+    if isinstance(report, ReportFileError):
+        return ReadLevel(level, error=str(report))
+    if level.benchmark >= len(report.levels):
+        message = f"{level.report} has no benchmark {level.benchmark}, only {len(report.levels)} from 0 on"
+        raise ImportFailure(message, path=Path(level.report))
+    facts = report.levels[level.benchmark]
+    if facts.error is not None:
+        return ReadLevel(level, error=facts.error)
+    server = read_server_facts([Path(path) for path in level.server_files])
+    return ReadLevel(level, facts, report.guidellm, server)
+
+
 def plan_from(content: Mapping[str, Any]) -> RunPlan:
     """Return the plan that a job was given as plain values."""
     return msgspec.convert(content, RunPlan)
 
 
-def _sources(plan: RunPlan, tree: Path) -> _Sources:
+def _sources(levels: Sequence[ReadLevel]) -> _Sources:
     """Choose the files: the levels' reports, and the archives that cover them."""
     sources = _Sources()
-    good = [level for level in plan.levels if level.report is not None]
+    good = [level for level in levels if level.facts is not None]
     reports: set[str] = set()
+    users: dict[str, list[ReadLevel]] = {}
     for level in good:
-        report, number = str(level.report), f"{level.level:04d}"
-        if report not in reports:
-            reports.add(report)
-            sources.files[f"raw/guidellm-{number}{_suffix(report, '.json')}"] = report
+        plan, number = level.plan, f"{level.plan.level:04d}"
+        if plan.report not in reports:
+            reports.add(plan.report)
+            name = f"raw/guidellm-{number}{_suffix(plan.report, '.json')}"
+            sources.files[name] = plan.report
         sources.files |= {
             f"raw/beside/{number}/{path.rpartition('/')[2]}": path
-            for path in level.beside
+            for path in plan.server_files
         }
-        _choose(number, level.archives, [level], tree, sources)
-    _choose("shared", plan.shared_archives, good, tree, sources)
+        if plan.recording:
+            users.setdefault(plan.recorded_as, []).append(level)
+    shared = [named for named, its in users.items() if len(its) > 1]
+    for named, its in users.items():
+        whose = f"{its[0].plan.level:04d}"
+        if named in shared:
+            whose = f"shared{shared.index(named) or ''}"
+        _choose(whose, its, sources)
     return sources
 
 
-def _choose(
-    whose: str,
-    paths: Sequence[str],
-    levels: Sequence[LevelPlan],
-    tree: Path,
-    sources: _Sources,
-) -> None:
+def _choose(whose: str, levels: Sequence[ReadLevel], sources: _Sources) -> None:
     """Take the archives of the time of any of the levels, and whole tars; `whose` tells them apart in the store."""
-    tars = [path for path in paths if is_tar(path.rpartition("/")[2])]
+    recording = levels[0].plan.recording
+    tars = [path for path, name in recording.items() if is_tar(name)]
     for number, path in enumerate(tars):
-        extra = f"-{number}" if number or whose == "shared" else ""
+        extra = f"-{number}" if number else ""
         name = f"raw/pcp-{whose}{extra}{_suffix(path.lower(), '.t')}"
         sources.files[name] = path
         sources.recording[name] = None
-    archive_spans, problems = spans(tree, [path for path in paths if path not in tars])
+    archive_spans, problems = spans([path for path in recording if path not in tars])
     sources.notes += problems
     chosen = {
         span.base: span
@@ -149,7 +194,7 @@ def _choose(
         for span in covering(archive_spans, *_window(level))
     }
     if archive_spans and not chosen:
-        numbers = ", ".join(str(level.level) for level in levels)
+        numbers = ", ".join(str(level.plan.level) for level in levels)
         sources.notes.append(
             f"level {numbers}: none of its {len(archive_spans)} archives covers its time"
         )
@@ -157,12 +202,11 @@ def _choose(
         sources.hosts.add(span.host)
         sources.recording["raw/pcp"] = None
         sources.files |= {
-            f"raw/pcp/{whose}/{path.rpartition(f'{ARCHIVES_NAME}/')[2]}": path
-            for path in span.paths
+            f"raw/pcp/{whose}/{recording[path]}": path for path in span.paths
         }
 
 
-def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
+def spans(paths: Iterable[str]) -> tuple[list[Span], list[str]]:
     """Return the archives among `paths` in order of their starts, and what of them cannot be read, in words."""
     bases: dict[str, dict[str, Member]] = {}
     for path in paths:
@@ -170,7 +214,7 @@ def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
         if (parts := split_name(name)) is not None:
             base, part, suffix = parts
             bases.setdefault(f"{folder}/{base}", {})[path] = Member(
-                root / path, suffix, part
+                Path(path), suffix, part
             )
     result, problems = [], []
     for base, members in sorted(bases.items()):
@@ -196,7 +240,7 @@ def spans(root: Path, paths: Iterable[str]) -> tuple[list[Span], list[str]]:
                 Span(base, first.host, first.start_ns, end_ns, tuple(members))
             )
         else:
-            pointer = any(is_lfs_pointer(_head(root / path)) for path in members)
+            pointer = any(is_lfs_pointer(_head(Path(path))) for path in members)
             lacking = (
                 "Git LFS pointers, not the files: git lfs pull"
                 if pointer
@@ -234,36 +278,37 @@ def covering(spans: Sequence[Span], start_s: float, end_s: float) -> list[Span]:
 
 
 def _suffix(path: str, begin: str) -> str:
-    """Return the end of a file's name from the last `begin` on, such as .json.zst or .tar.xz."""
+    """Return the end of a file's name from the last `begin` on, such as .json.zst or .tar.xz; "" without it."""
     name = path.rpartition("/")[2]
-    return name[name.rindex(begin) :]
+    _, suffix, rest = name.rpartition(begin)
+    return f"{suffix}{rest}" if suffix else ""
 
 
-def _window(level: LevelPlan) -> tuple[float, float]:
-    return (level.start or 0.0) - _MARGIN_S, (level.end or 0.0) + _MARGIN_S
+def _window(level: ReadLevel) -> tuple[float, float]:
+    """Return the time that a recording has to cover, epoch seconds."""
+    assert level.facts is not None, "a level that failed has no time"
+    return level.facts.start - _MARGIN_S, level.facts.end + _MARGIN_S
 
 
-def _digests(files: Mapping[str, str], tree: Path) -> dict[str, str]:
+def _digests(files: Mapping[str, str]) -> dict[str, str]:
     digests = {}
     for name, path in files.items():
         try:
-            digests[name] = sha256_file(tree / path)
+            digests[name] = sha256_file(Path(path))
         except OSError as error:
-            message = f"{tree / path}: cannot be read ({error.strerror}); plan again"
-            raise ImportFailure(message, path=tree / path) from error
+            message = f"{path}: cannot be read ({error.strerror}); plan again"
+            raise ImportFailure(message, path=Path(path)) from error
     return digests
 
 
-def _place_files(
-    files: Mapping[str, str], tree: Path, scratch: Path, *, copy: bool
-) -> None:
-    """Put the files below `scratch`, as copies or as links; links are relative if the tree's path is."""
+def _place_files(files: Mapping[str, str], scratch: Path, *, copy: bool) -> None:
+    """Put the files below `scratch`, as copies or as links; links are relative if the file's path is."""
     for name, path in files.items():
-        target, original = scratch / name, tree / path
+        target, original = scratch / name, Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         if copy:
             shutil.copy2(original, target)
-        elif tree.is_absolute():
+        elif original.is_absolute():
             target.symlink_to(original)
         else:
             # A run's folder lies as deep in the store as the one it is prepared in, so the link stays right.
@@ -272,20 +317,20 @@ def _place_files(
             )
 
 
-def _description(
+def _described(
     plan: RunPlan,
+    levels: Sequence[ReadLevel],
     key: Key,
     sources: _Sources,
     digests: Mapping[str, str],
     scratch: Path,
 ) -> dict[str, Any]:
-    tree = Path(plan.tree)
+    """Return the parts of run.json that name files of the store, which lie in `scratch`."""
     names = {path: name for name, path in sources.files.items()}
-    windows = [_window(level) for level in plan.levels if level.report is not None]
+    windows = [_window(level) for level in levels if level.facts is not None]
     window = (min(begin for begin, _ in windows), max(end for _, end in windows))
-    counters, notes = counters_of(
-        plan, [scratch / source for source in sources.recording], window
-    )
+    recording = [scratch / source for source in sources.recording]
+    counters, notes = counters_of(levels, plan.required, recording, window)
     if len(sources.hosts) > 1:
         hosts = ", ".join(sorted(sources.hosts))
         notes = [
@@ -293,12 +338,11 @@ def _description(
             *notes,
         ]
     return {
-        **plan.description,
         "schema": SCHEMA,
         "measurement": key.measurement,
         "run": plan.run,
         "levels": [
-            _level(level, names, counters.get(level.level, {})) for level in plan.levels
+            _level(level, names, counters.get(level.plan.level, {})) for level in levels
         ],
         # Only a recording of the server's counters can prove that the arm was active.
         "exercised": {"required": plan.required}
@@ -312,37 +356,38 @@ def _description(
         },
         "sources": [
             {
-                "path": (tree / path).as_posix(),
-                "bytes": (tree / path).stat().st_size,
+                "path": path,
+                "bytes": Path(path).stat().st_size,
                 "sha256": digests[name],
             }
             for name, path in sources.files.items()
         ],
-        "tree": plan.tree,
+        "sheet": plan.sheet,
         "copied": plan.copy,
     }
 
 
 def _level(
-    level: LevelPlan, names: Mapping[str, str], counters: Mapping[str, Any]
+    level: ReadLevel, names: Mapping[str, str], counters: Mapping[str, Any]
 ) -> dict[str, Any]:
-    if level.report is None:
+    plan, facts = level.plan, level.facts
+    if facts is None:
         return {
-            "level": level.level,
+            "level": plan.level,
             "status": "failed",
             "error": level.error,
-            "place": level.place,
+            "place": plan.report,
         }
     return {
-        "level": level.level,
+        "level": plan.level,
         "status": "ok",
         "error": None,
-        "start": level.start,
-        "end": level.end,
-        "report": names[level.report],
-        "benchmark": level.benchmark,
-        "strategy": level.strategy,
+        "start": facts.start,
+        "end": facts.end,
+        "report": names[plan.report],
+        "benchmark": plan.benchmark,
+        "strategy": facts.strategy,
         "counters": dict(counters),
         "command": [],
-        "place": level.place,
+        "place": plan.report,
     }

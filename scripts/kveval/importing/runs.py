@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from kveval.campaign.cell import Cell
-from kveval.campaign.result_names import Declared
-from kveval.importing.interpret import DAMAGED, NO_REPORT, FoundLevel, Result
+from kveval.importing.interpret import FoundLevel, Result
 
 # Lengths that are drawn at random differ from level to level.
 _SAME_LENGTH = 0.05
@@ -26,7 +24,7 @@ class PlacedLevel:
         """The level; if there is none, the one that the name declares."""
         if self.level is not None:
             return self.level.level
-        return (self.result.declared.rate if self.result.declared else None) or 0
+        return self.result.declared.rate or 0
 
     @property
     def start(self) -> float:
@@ -41,22 +39,19 @@ class PlacedLevel:
 
 @dataclass(frozen=True)
 class Draft:
-    """One run, of results of one import, in the order of its levels."""
+    """One run, of results of one tree, in the order of its levels."""
 
     members: tuple[PlacedLevel, ...]
 
     @property
     def first(self) -> Result:
         """Its first result that gave something."""
-        return next(
-            member.result for member in self.members if member.result.cell is not None
-        )
+        return next(member.result for member in self.members if member.level)
 
     @property
-    def cell(self) -> Cell:
-        """The cell that it is a run of."""
-        assert self.first.cell is not None
-        return self.first.cell
+    def cell(self) -> tuple[str, ...]:
+        """The cell that it is a run of, as texts; what is not known of it is told apart by what the results call it."""
+        return cell_key(self.first)
 
     @property
     def start(self) -> float:
@@ -91,9 +86,10 @@ class Draft:
             for level in facts
             if (d := level.data)
         }
-        declared = self.first.declared and replace(self.first.declared, rate=None)
+        first = self.first
+        declared = replace(first.declared, rate=None)
         closed = all(level.streams is not None for level in facts)
-        return self.first.number, declared, self.first.configuration, shapes, closed
+        return first.root, declared, first.configuration, shapes, closed
 
     @property
     def _tokens(self) -> tuple[float, float]:
@@ -110,36 +106,44 @@ class Draft:
         )
 
 
+def cell_key(result: Result) -> tuple[str, ...]:
+    """Return what distinguishes the cell of a result from others, and the machines and releases that share none."""
+    kind = tuple(str(value) for value in result.kind)
+    if result.known:
+        model, scenario, blocks = result.cell
+        return ("", str(model), str(scenario), f"{blocks:09d}", *kind)
+    declared = replace(result.declared, rate=None)
+    place = "" if result.declared.arm else result.files.place
+    # After the cells that are known.
+    return ("?", *map(str, result.cell), str(declared), place, *kind)
+
+
 def drafts_of(results: Iterable[Result]) -> list[Draft]:
-    """Return the runs: per import, name and configuration, one level of each number, in the order of their times.
+    """Return the runs: per folder, name and configuration, one level of each number, in the order of their times.
 
     A result that gave nothing joins the run it was meant for as a level that failed.
     """
-    named: dict[tuple[int, str, Declared], list[Result]] = {}
+    named: dict[tuple[Any, ...], list[Result]] = {}
     for result in results:
-        if result.declared is not None:
-            folder = result.files.place.rpartition("/")[0]
-            named.setdefault(
-                (result.number, folder, replace(result.declared, rate=None)), []
-            ).append(result)
+        folder = result.files.place.rpartition("/")[0]
+        declared = replace(result.declared, rate=None)
+        # Reports whose names declare nothing have nothing in common.
+        alone = "" if declared.arm else result.files.place
+        key = (result.root, folder, declared, alone)
+        named.setdefault(key, []).append(result)
     drafts: list[Draft] = []
     for group in named.values():
-        configurations: dict[tuple[Cell, str | None], dict[int, list[PlacedLevel]]] = {}
+        configurations: dict[tuple[Any, ...], dict[int, list[PlacedLevel]]] = {}
         for result in group:
-            if result.cell is not None:
-                levels = configurations.setdefault(
-                    (result.cell, result.configuration), {}
-                )
-                for level in result.levels:
-                    levels.setdefault(level.level, []).append(
-                        PlacedLevel(result, level)
-                    )
+            alike = (cell_key(result), result.configuration)
+            for level in result.levels:
+                levels = configurations.setdefault(alike, {})
+                placed = PlacedLevel(result, level)
+                levels.setdefault(level.level, []).append(placed)
         runs = [
             run for levels in configurations.values() for run in _repetitions(levels)
         ]
-        _add_failed(
-            runs, [result for result in group if result.status in (DAMAGED, NO_REPORT)]
-        )
+        _add_failed(runs, [result for result in group if result.problem])
         drafts += [_draft(run) for run in runs if _has_usable(run)]
     return drafts
 
@@ -150,17 +154,17 @@ def _has_usable(run: Iterable[PlacedLevel]) -> bool:
 
 def merge_partial_runs(
     drafts: Iterable[Draft],
-) -> tuple[list[Draft], dict[tuple[int, str], str]]:
+) -> tuple[list[Draft], list[tuple[Draft, str]]]:
     """Return the runs that can be compared, in the order of their cells and times, and why others cannot.
 
     If the runs of a cell have no common level, those that differ only in their levels are joined to one run. Then runs
-    that share a level are kept, those with most levels first. The reasons are given by key of a result.
+    that share a level are kept, those with most levels first.
     """
-    cells: dict[Cell, list[Draft]] = {}
+    cells: dict[tuple[str, ...], list[Draft]] = {}
     for draft in drafts:
         cells.setdefault(draft.cell, []).append(draft)
     kept: list[Draft] = []
-    left_out: dict[tuple[int, str], str] = {}
+    left_out: list[tuple[Draft, str]] = []
     for runs in cells.values():
         own = _with_common_level(runs if _common(runs) else _merge_parts(runs))
         kept += own
@@ -170,10 +174,8 @@ def merge_partial_runs(
                 ", ".join(map(str, sorted(some))) for some in (run.levels, _common(own))
             )
             reason = f"it shares no level ({levels}) with the cell's other runs ({others}), and differs in more than levels"
-            left_out |= {member.result.key: reason for member in run.members}
-    placed = {member.result.key for run in kept for member in run.members}
-    reasons = {key: reason for key, reason in left_out.items() if key not in placed}
-    return sorted(kept, key=lambda run: (run.cell, run.start)), reasons
+            left_out.append((run, reason))
+    return sorted(kept, key=lambda run: (run.cell, run.start)), left_out
 
 
 def _common(runs: Sequence[Draft]) -> frozenset[int]:
@@ -221,7 +223,7 @@ def _repetitions(
 
 def _add_failed(runs: Sequence[list[PlacedLevel]], failed: Iterable[Result]) -> None:
     for result in failed:
-        rate = result.declared.rate if result.declared else None
+        rate = result.declared.rate
         if rate is None:
             continue
         for run in runs:

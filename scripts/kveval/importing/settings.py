@@ -13,6 +13,7 @@ from typing import Any
 from kveval.campaign import sizing
 from kveval.campaign.catalogue import Model
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.host.hashing import content_hash
 
 CONFIG_NAME = "benchmark-config.txt"
 # LMCache's own default, GiB per rank.
@@ -80,6 +81,16 @@ class ServedSettings:
                 if name != "HOME"
             },
         }
+
+
+def configuration(
+    settings: ServedSettings, hardware: str | None, software: str | None
+) -> str | None:
+    """Return a hash of everything that makes two servers alike, the load left out; None where no arguments are known."""
+    if settings.args is None:
+        return None
+    defining = {**settings.defining, "hardware": hardware, "software": software}
+    return content_hash(defining, spaced=True)
 
 
 def parse_settings(text: str) -> ServedSettings:
@@ -205,18 +216,13 @@ def ignored_sizes(settings: ServedSettings) -> list[str]:
     return remarks
 
 
-def ranks(
-    settings: ServedSettings,
-    model: Model,
-    declared: int | None = None,
-    gpus: int | None = None,
-) -> int:
-    """Return the tensor-parallel size: the argument's, else the file's, else `declared`, else `gpus`, else the model's.
+def ranks(settings: ServedSettings, model: Model, gpus: int | None = None) -> int:
+    """Return the tensor-parallel size: the argument's, else the file's, else `gpus`, else the model's.
 
     `gpus`: those of a server by the name of the hardware; they count if the model can be shared among so many.
     """
     named = settings.argument("--tensor-parallel-size") or settings.argument("-tp")
-    size = _number(named or settings.values.get("Tensor Parallel Size")) or declared
+    size = _number(named or settings.values.get("Tensor Parallel Size"))
     if size:
         return int(size)
     return gpus if gpus and model.divides_among(gpus) else model.tensor_parallel_size

@@ -1,11 +1,13 @@
 """GuideLLM: one process per level, so that a crash loses one level."""
 
+import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ PREFIX_TOKENS_PER_S = 145_000
 # Priming fails if the server computes prompts more slowly than this.
 PRIMED_TOKENS_PER_S_AT_LEAST = 200
 _START_ALLOWANCE_S = 120.0
+RELEASE_THAT_WAITS = "0.8."
+"""The releases of GuideLLM that kveval.load.loadside can make wait."""
 # For the report to be written.
 _END_ALLOWANCE_S = 30.0
 
@@ -87,6 +91,12 @@ def levels_of(workload: Workload, run: int) -> list[Level]:
     return [
         _level(workload, run, index, streams) for index, streams in enumerate(given)
     ]
+
+
+def levels_known_ahead(workload: Workload, run: int) -> list[Level]:
+    """Return the levels that are known before any was measured: all, or the first one of a search."""
+    first = next_level(workload, run, {})
+    return levels_of(workload, run) or ([] if first is None else [first])
 
 
 def next_level(
@@ -301,6 +311,67 @@ def worker_processes(cpus: int, workload: Workload | None = None) -> int:
     return min(10, max(1, cpus // 4))
 
 
+@dataclass(frozen=True)
+class Generator:
+    """A load generator that was started for one level; its output in `log` begins at byte `offset`.
+
+    `go`: the file that it waits for once it is ready to send; None if it sends as soon as it can.
+    """
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+    offset: int
+    go: Path | None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended; a suspended one counts."""
+        return self.process.poll() is None
+
+    def suspend(self) -> None:
+        """Stop all its processes where they are: until `resume` it takes no processor time at all."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let its processes go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self.is_running:
+            # It leads a session, and so a group of processes, in which those that it starts stay.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+
+
+@contextlib.contextmanager
+def running_generator(
+    supervisor: Supervisor,
+    argv: list[str],
+    report: Path,
+    log: Path,
+    *,
+    env: Mapping[str, str],
+    go: Path | None = None,
+) -> Iterator[Generator]:
+    """Start the load generator for one level and end it on leaving; `go`: a file in an empty folder, see `Generator`."""
+    # The report of an earlier attempt must not be mistaken for this one's.
+    report.unlink(missing_ok=True)
+    offset = log.stat().st_size if log.exists() else 0
+    # Its own folder to work in: it reads a file .env there and writes a log.
+    with (
+        supervisor.temporary_folder() as scratch,
+        supervisor.supervised(
+            "guidellm",
+            argv,
+            env={**env, "TMPDIR": str(scratch)},
+            log=log,
+            cwd=scratch,
+            grace_s=5.0,
+        ) as process,
+    ):
+        yield Generator(process, log, offset, go)
+
+
 def run_level(
     supervisor: Supervisor,
     argv: list[str],
@@ -315,67 +386,81 @@ def run_level(
     go: Path | None = None,
     idle_before_s: float = 0.0,
 ) -> tuple[float, Primed | None]:
-    """Run the load generator for one level; return its wall seconds, and how the caches were primed if they were.
+    """Start the load generator for one level and wait for its report, see `running_generator` and `await_report`.
+
+    Without `go`, `sending` is called before it starts.
+    """
+    if go is None:
+        sending()
+    with running_generator(supervisor, argv, report, log, env=env, go=go) as generator:
+        return await_report(
+            generator,
+            limit_s=limit_s,
+            sending_limit_s=sending_limit_s,
+            watch=watch,
+            sending=sending,
+            idle_before_s=idle_before_s,
+        )
+
+
+def await_report(
+    generator: Generator,
+    *,
+    limit_s: float,
+    sending_limit_s: float,
+    watch: Callable[[float], None],
+    sending: Callable[[], None],
+    idle_before_s: float = 0.0,
+) -> tuple[float, Primed | None]:
+    """Have a load generator send its level's load; return the seconds until it ended, and how caches were primed if so.
 
     It counts as stuck after `limit_s`, or `sending_limit_s` after it was told to send; in the last `idle_before_s`
     before either, also if it uses no processor time.
     `watch(elapsed_s)` is called about twice a second and raises when the server or the recording has died: a
-    level whose server is gone must not run to its end. `sending` is called when the load is about to be sent: with
-    `go`, a file in an empty folder that the generator's environment makes it wait for, once it is ready; without,
-    before it starts. Raises LoadError with a one-line cause that names the log.
+    level whose server is gone must not run to its end. `sending` is called when the load is about to be sent, once a
+    generator that waits is ready. Raises LoadError with a one-line cause that names the log.
     """
-    # The report of an earlier attempt must not be mistaken for this one's.
-    report.unlink(missing_ok=True)
+    process, log, go = generator.process, generator.log, generator.go
     primed: Primed | None = None
     held = go is not None
-    if go is None:
-        sending()
-    else:
+    if go is not None:
         sitecustomize.prime_file(go).touch()
-    offset = log.stat().st_size if log.exists() else 0
     begin = time.monotonic()
-    # Its own folder to work in: it reads a file .env there and writes a log.
-    with (
-        supervisor.temporary_folder() as scratch,
-        supervisor.supervised(
-            "guidellm",
-            argv,
-            env={**env, "TMPDIR": str(scratch)},
-            log=log,
-            cwd=scratch,
-            grace_s=5.0,
-        ) as process,
-    ):
-        idle = Idle(process.pid)
-        while True:
-            try:
-                code = process.wait(timeout=0.5)
-                break
-            except subprocess.TimeoutExpired:
-                if held and go is not None and sitecustomize.ready_file(go).exists():
-                    primed, held = (
-                        primed_facts(sitecustomize.ready_file(go).read_text()),
-                        False,
-                    )
-                    sending()
-                    go.touch()
-                    limit_s = time.monotonic() - begin + sending_limit_s
-                elapsed = time.monotonic() - begin
-                stuck = idle.lasts(elapsed) and elapsed > limit_s - idle_before_s
-                if stuck or elapsed > limit_s:
-                    idly = ", idle," if stuck else ""
-                    raise LoadError(
-                        f"GuideLLM was still running{idly} after {elapsed:.0f} s{last_words(log, offset)}; see {log}",
-                        code="still_running",
-                        limit_s=limit_s,
-                        idle=stuck,
-                    ) from None
-                watch(elapsed)
+    generator.resume()
+    idle = Idle(process.pid)
+    while True:
+        try:
+            code = process.wait(timeout=0.5)
+            break
+        except subprocess.TimeoutExpired:
+            if held and go is not None and sitecustomize.ready_file(go).exists():
+                primed, held = (
+                    primed_facts(sitecustomize.ready_file(go).read_text()),
+                    False,
+                )
+                sending()
+                go.touch()
+                limit_s = time.monotonic() - begin + sending_limit_s
+            elapsed = time.monotonic() - begin
+            stuck = idle.lasts(elapsed) and elapsed > limit_s - idle_before_s
+            if stuck or elapsed > limit_s:
+                idly = ", idle," if stuck else ""
+                raise LoadError(
+                    f"GuideLLM was still running{idly} after {elapsed:.0f} s{last_words(log, generator.offset)}; see {log}",
+                    code="still_running",
+                    limit_s=limit_s,
+                    idle=stuck,
+                ) from None
+            watch(elapsed)
     if code != 0:
-        message = (
-            f"GuideLLM failed ({exit_words(code)}){last_words(log, offset)}; see {log}"
-        )
+        message = f"GuideLLM failed ({exit_words(code)}){last_words(log, generator.offset)}; see {log}"
         raise LoadError(message, code="generator_failed", exit_code=code, log=log)
+    if held:
+        raise LoadError(
+            f"GuideLLM ended before it was told to send; see {log}",
+            code="did_not_wait",
+            log=log,
+        )
     return time.monotonic() - begin, primed
 
 
@@ -401,6 +486,25 @@ def priming_environment(
         "streams": workloads.streams_at(workload, level.streams) or 1,
     }
     return {"KVEVAL_PRIME": _json(prime)}
+
+
+def can_wait(version: str) -> bool:
+    """Whether this release of GuideLLM can be made to wait, once it is ready to send."""
+    return version.startswith(RELEASE_THAT_WAITS)
+
+
+def waiting_environment(go: Path) -> dict[str, str]:
+    """Return the environment that makes the generator wait for the file `go` once it is ready to send.
+
+    kveval.load.loadside, which does it, must be on its PYTHONPATH.
+    """
+    return {"KVEVAL_GO": str(go)}
+
+
+def environment_ahead(after: Path | None) -> dict[str, str]:
+    """Return what a generator is told in addition that starts before its server does, and after the file `after` exists."""
+    told = {"KVEVAL_BEFORE_SERVER": "1"}
+    return told if after is None else told | {"KVEVAL_AFTER": str(after)}
 
 
 def users_environment(workload: Workload, level: Level) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import shutil
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ from kveval.engines.watchdog import ClockWatch
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.host.redaction import Redactor
-from kveval.measure.level_run import Levels, pack
+from kveval.load import guidellm as load
+from kveval.measure.level_run import Levels, import_first_look, pack
 from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.verification import verify_recording
@@ -65,8 +67,15 @@ class Attempt:
         with self.engine.session(self.scratch, self.progress.say) as session:
             with contextlib.closing(session.deployer), self._report_once():
                 self.progress.say(session.deployer.beginning)
+                levels_ahead = load.levels_known_ahead(
+                    self.job.specification.workload, self.job.run
+                )
                 with self._phase("server_start_s"):
-                    server = session.deployer.start()
+                    imports = threading.Thread(target=import_first_look, daemon=True)
+                    imports.start()
+                    with session.load.preparing(levels_ahead):
+                        server = session.deployer.start()
+                    imports.join()
                 with self._phase("answers_s"):
                     answers = self._answers(session)
                 with self._phase("one_request_s"):
@@ -88,10 +97,13 @@ class Attempt:
                             if session.own_clock
                             else ClockWatch(limit_s=math.inf)
                         )
-                        levels = self._levels(session, recorder, clock).measure()
+                        measuring = self._levels(session, recorder, clock)
+                        levels = measuring.measure()
                     with self._phase("collect_s"):
                         # The last level's end must lie inside the archive even when a sample came late.
-                        time.sleep(_RECORD_ON_S)
+                        time.sleep(
+                            max(0.0, _RECORD_ON_S - measuring.seconds_since_load)
+                        )
                         clock.check()
                         recorder.stop()
                         archive = self._collect_recording(recorder, levels)

@@ -1,6 +1,7 @@
 """Measures the levels of a run: watches each, checks it as soon as it is over, and finds the cause of a failure."""
 
 import contextlib
+import importlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,6 +59,11 @@ class Levels:
         """The load, of which every level is one point."""
         return self.job.specification.workload
 
+    @property
+    def seconds_since_load(self) -> float:
+        """Seconds since the last level's load generator ended."""
+        return time.monotonic() - self._free_since
+
     def measure(self) -> list[dict[str, Any]]:
         """Measure every level and return their entries for run.json. Raises a level's Failure if it is final."""
         measured: list[dict[str, Any]] = []
@@ -70,7 +76,7 @@ class Levels:
             if number == 1:
                 # In a search only the first level is known in advance.
                 self.session.load.expect(
-                    load.levels_of(self.workload, self.job.run) or [level]
+                    load.levels_known_ahead(self.workload, self.job.run)
                 )
             else:
                 self._refresh()
@@ -185,7 +191,6 @@ class Levels:
             "others_cpu_percent": self._others_percent(times),
             **({} if ran.primed is None else {"primed": asdict(ran.primed)}),
             **({} if level.longer == 1 else {"seconds": workload.seconds}),
-            "cache_reset": self.session.deployer.empties_caches,
             "status": "ok",
             "error": None,
         }
@@ -225,6 +230,12 @@ class Levels:
                 time.sleep(0.2)
 
 
+def import_first_look() -> None:
+    """Import what `first_look` needs: pandas and all, which take seconds, and which a job that adopts never needs."""
+    importlib.import_module("kveval.analysis.levels.outcomes")
+    importlib.import_module("kveval.analysis.levels.tables")
+
+
 def first_look(
     job: Job, entry: Mapping[str, Any], scratch: Path
 ) -> tuple[float, list[str]]:
@@ -234,7 +245,7 @@ def first_look(
     that failed and a load generator that did not keep up; that a level is short is known without measuring it.
     """
     from kveval.analysis.levels.outcomes import outcomes_of  # noqa: PLC0415
-    from kveval.analysis.levels.tables import level_row  # noqa: PLC0415  (pandas and all, which a job that adopts never needs)
+    from kveval.analysis.levels.tables import level_row  # noqa: PLC0415
 
     content = job.specification.to_json()
     described = {

@@ -13,7 +13,8 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, rows_of
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.comparison import SET_BY_THE_LOAD
+from kveval.analysis.statistics.exclusions import SET_BY_THE_LOAD
+from kveval.analysis.statistics.findings import read_exclusions
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
@@ -89,12 +90,12 @@ def answer_of(
 def _answer_metric(measured: Measured) -> str:
     """The metric that the question is about: throughput, or TTFT where the load sets throughput."""
     rows = measured.comparison[measured.comparison["metric"] == THROUGHPUT]
-    reasons = [text_or_blank(reason) for reason in rows["reason"]]
-    return TTFT if reasons and all(map(_is_set_by_the_load, reasons)) else THROUGHPUT
+    set_by_the_load = [_is_set_by_the_load(row) for row in rows.to_dict("records")]
+    return TTFT if set_by_the_load and all(set_by_the_load) else THROUGHPUT
 
 
-def _is_set_by_the_load(reason: str) -> bool:
-    return any(cause in reason for cause in SET_BY_THE_LOAD)
+def _is_set_by_the_load(row: Row) -> bool:
+    return any(found.code in SET_BY_THE_LOAD for found in read_exclusions(row))
 
 
 def _arm(row: Row) -> str:
@@ -268,7 +269,7 @@ def _verdict_clauses(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
         change = f" {_change(row)}" if math.isfinite(row["effect_percent"]) else ""
         title = (
             "no verdict"
-            if row["verdict"].startswith("not assessed")
+            if row["verdict"] in (words.NOT_ASSESSED, words.SINGLE_RUN)
             else verdict_words(row)
         )
         why = (

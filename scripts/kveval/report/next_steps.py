@@ -11,13 +11,13 @@ import pandas as pd
 
 from kveval.analysis.levels.checks_run import DISTURBED_PERCENT
 from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     abbreviate,
-    text_or_blank,
 )
 from kveval.report.data.comparisons import baseline_comparisons
 from kveval.report.tables.not_assessed import TO_BE_ACTIVE, next_step_for
@@ -95,7 +95,7 @@ def _without_verdict(
 
 def _failed(row: Mapping[Any, Any]) -> bool:
     """Whether too many runs failed for a verdict that the others would give."""
-    return words.MANY_FAILED in text_or_blank(row["reason"])
+    return "many_failed" in ground_codes(row)
 
 
 def _undecided(

@@ -3,16 +3,25 @@
 import functools
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from kveval.campaign.catalogue import Scenario
+from kveval.campaign.sizing import CacheSizes
 from kveval.campaign.specification import SidecarSpec
 from kveval.stacks.arms import Platform
-from kveval.stacks.sidecar import HOST, POLL_S, Sidecar, SidecarError
+from kveval.stacks.sidecar import (
+    HOST,
+    POLL_S,
+    Container,
+    Port,
+    Sidecar,
+    SidecarError,
+)
 
 _ANSWER_S = 5.0
+_RESP_PORT = Port(6379, "resp")
 
 
 class KeyValueStore(Sidecar):
@@ -34,6 +43,22 @@ class KeyValueStore(Sidecar):
         return cls(argv, log, functools.partial(sent, ports[f"{cls.name}_port"]))
 
     @classmethod
+    def in_pod(cls, container: Container) -> Self:
+        """Return the one in a container, asked with its own client there: its port need not be reachable."""
+        client = [f"{cls.name}-cli", "-p", str(container.ports[f"{cls.name}_port"])]
+
+        def send(command: str) -> str:
+            answer = container.run([*client, *command.split()])
+            return answer.removeprefix("(integer) ")
+
+        return cls(container.argv, container.log, send)
+
+    @classmethod
+    def memory_bytes(cls, argv: Sequence[str], sizes: CacheSizes) -> int:
+        """Return what it may hold, and beyond that its own structures and buffers of connections."""
+        return int(1.25 * int(argv[argv.index("--maxmemory") + 1])) + 2**28
+
+    @classmethod
     def specification(cls, platform: Platform, limit_bytes: int) -> SidecarSpec:
         """Return its command line.
 
@@ -52,11 +77,6 @@ class KeyValueStore(Sidecar):
                 *("--maxmemory-policy", "allkeys-lru"),
             ]
         return SidecarSpec(cls.name, tuple(argv))
-
-    @classmethod
-    def client_command(cls, port: int, command: str) -> list[str]:
-        """Return the command line with which its own client, in its container, sends a command."""
-        return [f"{cls.name}-cli", "-p", str(port), *command.split()]
 
     def ask(self, command: str) -> str:
         """Send one command and return the answer. Raises SidecarError."""
@@ -132,6 +152,7 @@ class Redis(KeyValueStore):
     title = "Redis"
     executable = "redis-server"
     install = "run scripts/setup.sh, or apt-get install redis-server"
+    ports: ClassVar[Mapping[str, Port]] = {"redis_port": _RESP_PORT}
 
 
 class Valkey(KeyValueStore):
@@ -144,6 +165,7 @@ class Valkey(KeyValueStore):
         "run scripts/setup.sh, or install the distribution's valkey-server"
         " (Debian 13, Ubuntu 24.04)"
     )
+    ports: ClassVar[Mapping[str, Port]] = {"valkey_port": _RESP_PORT}
 
 
 STORES: dict[str, type[KeyValueStore]] = {

@@ -1,19 +1,17 @@
 """`lmcache server`: LMCache's tier in host memory in a process of its own."""
 
 import time
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from kveval.campaign.catalogue import Scenario
-from kveval.campaign.sizing import Budget
+from kveval.campaign.sizing import GIB, Budget, CacheSizes
 from kveval.campaign.specification import SidecarSpec
-from kveval.host.http import HttpError, decoded, fetch_from
+from kveval.host.http import HttpError, decoded
 from kveval.stacks.arms import HASH_SEED, Platform, canonical_json
 from kveval.stacks.counters import CounterError, parse_counters
 from kveval.stacks.keyvalue import store_sidecars
-from kveval.stacks.sidecar import HOST, POLL_S, Sidecar, SidecarError
-from kveval.stacks.talk import Fetch
+from kveval.stacks.sidecar import POLL_S, HttpSidecar, Port, SidecarError
 from kveval.stacks.versions import same_release
 
 CHUNK_TOKENS = 256
@@ -29,24 +27,26 @@ ABANDONED_S = 3.0
 _ANSWER_S = 10.0
 
 
-class LMCacheServer(Sidecar):
-    """LMCache's server; `fetch` sends requests to its HTTP interface."""
+class LMCacheServer(HttpSidecar):
+    """LMCache's server."""
 
     name = "lmcache"
     title = "LMCache"
     install = "run scripts/setup.sh"
     metrics_port = "lmcache_http_port"
+    ports: ClassVar[Mapping[str, Port]] = {
+        "lmcache_port": Port(5555),
+        "lmcache_http_port": Port(8081, "lmcache-http"),
+    }
+    in_server_pod = True
+    health_path = "/healthcheck"
     executable = "lmcache"
     replaceable = frozenset({"--eviction-policy"})
 
-    def __init__(self, argv: list[str], log: object, fetch: Fetch) -> None:
-        super().__init__(argv, log)
-        self._fetch = fetch
-
     @classmethod
-    def on_host(cls, argv: list[str], log: Path, ports: Mapping[str, int]) -> Self:
-        """Return the one that this host runs."""
-        return cls(argv, log, fetch_from(f"http://{HOST}:{ports[cls.metrics_port]}"))
+    def memory_bytes(cls, argv: Sequence[str], sizes: CacheSizes) -> int:
+        """Return the tier, which it holds, and 2 GiB for itself."""
+        return 2 * GIB + sizes.lmcache_bytes
 
     @classmethod
     def beside(
@@ -73,14 +73,6 @@ class LMCacheServer(Sidecar):
         env = {"PYTHONHASHSEED": HASH_SEED, **PRIVATE}
         store = store_sidecars(scenario, platform, 2 * budget.tier_bytes)
         return (*store, SidecarSpec(cls.name, tuple(argv), env))
-
-    def ready(self) -> bool:
-        """Tell whether its health check succeeds."""
-        try:
-            self._fetch("/healthcheck", timeout_s=2.0)
-        except HttpError:
-            return False
-        return True
 
     def identify(self, versions: Mapping[str, str]) -> None:
         """Read the version. Raises SidecarError if it is not the declared one."""

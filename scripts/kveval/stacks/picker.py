@@ -1,15 +1,19 @@
-"""The configuration of llm-d's endpoint picker: which scorers choose a replica, and how they know its caches.
+"""llm-d's endpoint picker: what it counts, and its configuration.
 
-Weights are those of llm-d's own charts and guides. What differs between deployments stays open as a placeholder:
-`{redis_host}`, `{redis_port}` (`valkey` likewise), `{events_port}`, `{tokenizer_port}`.
+The configuration says which scorers choose a replica, and how they know its caches. Weights are those of llm-d's own
+charts and guides. What differs between deployments stays open as a placeholder: `{redis_host}`, `{redis_port}` (`valkey`
+likewise), `{events_port}`, `{tokenizer_port}`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, ClassVar, Self, get_args
 
 from kveval.campaign.release import Release, Routing
+from kveval.host.http import HttpError
 from kveval.stacks.arms import HASH_SEED
+from kveval.stacks.counters import CounterError, parse_counters
+from kveval.stacks.sidecar import Container, HttpSidecar, Port, SidecarError
 
 ROUTER_BLOCK_TOKENS = {"scorer": 16, "producer": 64}
 """Tokens of one entry in an approximate scorer's memory: 64 characters, counted as 16 tokens, in the older
@@ -19,8 +23,46 @@ _PRECISE = {
     "producer": "precise-prefix-cache-producer",
 }
 _RENDERER = "http://127.0.0.1:{tokenizer_port}"
+_COUNTERS = ("kvcache", "llm_d", "inference")
 
 Plugin = dict[str, Any]
+
+
+class Picker(HttpSidecar):
+    """The picker, which runs on clusters alone, from llm-d's charts.
+
+    It has no tier; its index need not be emptied between levels: their prompts differ.
+    """
+
+    name = "epp"
+    title = "endpoint picker"
+    metrics_port = "epp_metrics_port"
+    ports: ClassVar[Mapping[str, Port]] = {"epp_metrics_port": Port(9090)}
+
+    @classmethod
+    def in_pod(cls, container: Container) -> Self:
+        """Return the one in a container, of the version that its image's tag names; run.json has the digest.
+
+        It cannot be asked for its release.
+        """
+        picker = super().in_pod(container)
+        picker.version = container.image.rpartition(":")[2]
+        return picker
+
+    def counters(self) -> dict[str, float]:
+        """Return its counters of scheduling and of the index. Raises SidecarError."""
+        try:
+            text = self._fetch("/metrics", timeout_s=10.0).decode()
+            counters = parse_counters(text, prefix="")
+        except (CounterError, HttpError) as error:
+            raise SidecarError(
+                f"the endpoint picker: {error}; see {self.log}"
+            ) from error
+        return {
+            name: value
+            for name, value in counters.items()
+            if name.startswith(_COUNTERS)
+        }
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from kveval.host.errors import Failure
 from kveval.stacks.keyvalue import STORES
 from kveval.stacks.lmcache import LMCacheServer
 from kveval.stacks.model_server import ModelServer
+from kveval.stacks.picker import Picker
 from kveval.stacks.running_server import RunningServer
 from kveval.stacks.sglang import Sglang
 from kveval.stacks.sidecar import Sidecar
@@ -22,8 +23,12 @@ SERVERS: dict[str, ModelServer] = {server.name: server for server in (VLLM,)}
 """What serves models, by its name in `server.program` and among the versions of a measurement."""
 RUNNING_SERVERS: tuple[RunningServer, ...] = (*SERVERS.values(), Sglang())
 """What is recognised where it runs already."""
-SIDECARS: dict[str, type[Sidecar]] = {**STORES, LMCacheServer.name: LMCacheServer}
-"""What may stand beside a server, by its name in a specification."""
+SIDECARS: dict[str, type[Sidecar]] = {
+    **STORES,
+    LMCacheServer.name: LMCacheServer,
+    Picker.name: Picker,
+}
+"""What may stand beside a server, by its name in a specification and of its containers."""
 IMPORTED_SERVER: ModelServer = VLLM
 """The server of results that were measured elsewhere: there are importers for no other."""
 

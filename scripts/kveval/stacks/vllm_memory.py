@@ -6,6 +6,7 @@ several copies of the logits of `max_num_seqs` requests, or that of one layer ov
 constants were fitted to the start-up logs in benchmarks/device_truths.yaml; the range is as wide as these logs need.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ _SORTING_BYTES, _SAMPLING_BYTES = 34.0, 14.0
 _SAMPLING_SINCE = Version("0.19")
 # From 0.21 on, the memory of CUDA graphs is estimated and left out of the cache.
 _GRAPHS_GIB, _GRAPHS_SINCE = 0.8, Version("0.21")
+# From 0.26 on a server of which nothing is compiled has a sampler without copies of the logits, and its graphs are not
+# left out of the cache (`profile_cudagraph_memory` in vllm/v1/worker/gpu/model_runner.py).
+_SECOND_RUNNER_SINCE = Version("0.26")
 # vLLM's own defaults (vllm/engine/arg_utils.py): max_num_seqs and max_num_batched_tokens of a server.
 _LARGE_GIB, _LARGE, _SMALL = 70, (1024, 8192), (256, 2048)
 # The overhead is at least and at most so many times what is computed.
@@ -46,6 +50,7 @@ class ServerMemory(NamedTuple):
     Attributes:
         utilization: share of the memory that the server may use (gpu_memory_utilization).
         max_num_seqs: None for vLLM's default, as with max_num_batched_tokens.
+        compiled: whether torch.compile makes the model's kernels, as it does by default.
     """
 
     geometry: Geometry
@@ -58,6 +63,7 @@ class ServerMemory(NamedTuple):
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     enforce_eager: bool = False
+    compiled: bool = True
 
 
 def estimate_device(server: ServerMemory, gpu: Gpu, name: str = "") -> DeviceEstimate:
@@ -95,9 +101,15 @@ def _overhead_gib(server: ServerMemory, gpu: Gpu) -> float:
     per_logit = _SAMPLING_BYTES if version >= _SAMPLING_SINCE else _SORTING_BYTES
     sampler = seqs * shape.vocab_size * per_logit
     # Both inputs and the output of the feed-forward network, and four of the values between layers, at 16 bits.
-    layer = 3 * shape.intermediate_size / server.ranks + 4 * shape.hidden_size
+    layer = (
+        2
+        * batched
+        * (3 * shape.intermediate_size / server.ranks + 4 * shape.hidden_size)
+    )
+    if version >= _SECOND_RUNNER_SINCE and not server.compiled:
+        return _CONTEXT_GIB + layer / GIB
     graphs = version >= _GRAPHS_SINCE and not server.enforce_eager
-    peak = max(sampler, 2 * batched * layer) / GIB
+    peak = max(sampler, layer) / GIB
     return _CONTEXT_GIB + peak + (_GRAPHS_GIB if graphs else 0.0)
 
 
@@ -130,6 +142,7 @@ def estimate_for(
         max_num_seqs=_number(flags, "--max-num-seqs"),
         max_num_batched_tokens=_number(flags, "--max-num-batched-tokens"),
         enforce_eager="--enforce-eager" in flags,
+        compiled=_is_compiled(flags),
     )
     return estimate_device(server, gpu, name)
 
@@ -146,6 +159,18 @@ def given_flags(argv: Sequence[str]) -> dict[str, str]:
         elif flag:
             flags[flag] = argument
     return flags
+
+
+def _is_compiled(flags: Mapping[str, str]) -> bool:
+    """Whether the server compiles its model: by default, unless an argument says that it does not."""
+    if "--enforce-eager" in flags:
+        return False
+    try:
+        given = json.loads(flags.get("--compilation-config", "{}"))
+    except ValueError:
+        return True
+    mode = given.get("mode") if isinstance(given, dict) else given
+    return mode not in (0, "NONE")
 
 
 def _number(flags: Mapping[str, str], flag: str) -> int | None:

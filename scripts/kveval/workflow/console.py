@@ -12,7 +12,6 @@ from kveval.campaign.problems import closest
 from kveval.configuration.warnings import sentence
 from kveval.host.findings import pluralize
 from kveval.importing.plan import ImportPlan
-from kveval.importing.table import summary
 from kveval.measure.progress import REPORT_COMMAND, write_requested
 from kveval.measure.status import absences
 from kveval.report.files import summary_lines
@@ -214,8 +213,7 @@ def _made(runs: Runs, requested: RequestedJobs) -> Iterator[str]:
     results, elsewhere = runs.config.campaign.results, runs.elsewhere
     for folder in requested.reports:
         yield from summary_lines(Path(results, folder))
-        if isinstance(elsewhere, ImportPlan) and elsewhere.listed:
-            table = f"{results}/analysis/imported.csv"
-            yield f"Imports: {summary(elsewhere)}; each is listed in {table}"
+        if isinstance(elsewhere, ImportPlan) and elsewhere.sheet is not None:
+            yield f"Imports: {elsewhere.summary()}; {elsewhere.sheet.path} lists each"
     files = () if requested.reports else requested.files
     yield from (str(path) for path in files if path.exists())

@@ -12,7 +12,6 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
 from kveval.host.findings import pluralize
 from kveval.importing.compared import Combination
-from kveval.importing.table import findings
 from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.runs import Runs
@@ -101,7 +100,7 @@ def external_runs_summary(runs: Runs) -> str:
     if not external.runs:
         return ""
     cells, number = len(external.cells), len(external.runs)
-    how = "imported" if runs.config.imports else "compared"
+    how = "compared" if runs.config.compared else "imported"
     return f"{pluralize(cells, 'cell')}, {pluralize(number, 'run')}: {how}; nothing is measured"
 
 
@@ -130,4 +129,4 @@ def _remarks(runs: Runs) -> str:
     """Return the report's remarks on runs that were not measured for this campaign."""
     if isinstance(runs.elsewhere, Combination):
         return runs.elsewhere.remarks
-    return findings(runs.elsewhere) if runs.elsewhere.runs else ""
+    return runs.elsewhere.findings()

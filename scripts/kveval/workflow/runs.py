@@ -22,14 +22,13 @@ from snakemake.exceptions import WorkflowError
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
-from kveval.importing.campaign import import_plan
 from kveval.importing.compared import (
     Combination,
     CombinedRun,
     combination,
     require_measured,
 )
-from kveval.importing.plan import ImportPlan, RunElsewhere
+from kveval.importing.plan import ImportPlan, RunElsewhere, import_plan
 from kveval.store.run_file import POINTER
 from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority
@@ -157,13 +156,13 @@ class Runs:
     _required: dict[Cell, str] = field(default_factory=dict, init=False)
 
     @classmethod
-    def of(cls, config: Config, index: Path, *, jobs_share_folder: bool) -> Runs:
-        """Return the runs of a campaign; `index`: folder that caches what was read from existing results.
+    def of(cls, config: Config, *, jobs_share_folder: bool) -> Runs:
+        """Return the runs of a campaign. `jobs_share_folder`: whether the jobs see this machine's folder.
 
-        `jobs_share_folder`: whether the jobs see this machine's folder. Raises WorkflowError where jobs without it would
-        need it, and where nothing can be imported.
+        Raises WorkflowError where jobs without it would need it, and where a file to import is gone.
         """
-        if not jobs_share_folder and (config.imports or config.compared):
+        elsewhere = config.sheet is not None or config.compared
+        if not jobs_share_folder and elsewhere:
             raise WorkflowError(
                 f"Campaign {config.campaign.name} reads results that only this machine has: make its report here,"
                 " without the profile that runs the analysis elsewhere"
@@ -171,7 +170,7 @@ class Runs:
         with as_workflow_error():
             if config.compared:
                 return cls(config, combination(config))
-            return cls(config, import_plan(config, index))
+            return cls(config, import_plan(config))
 
     # --- which runs there are
 
@@ -341,7 +340,7 @@ class Runs:
 
     def _cell(self, path: str) -> Cell:
         """Return the cell of a path. Raises WorkflowError, with the reason, if the campaign cannot have it."""
-        if self.config.imports:
+        if self.config.sheet is not None:
             name = self.config.campaign.name
             raise WorkflowError(
                 f"{path}: not among the imported results, and campaign {name} only imports"

@@ -7,7 +7,7 @@ from tests.support.synthetic import BASELINES, WORKLOAD, levels_table
 
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.campaign import compare_all
+from kveval.analysis.verdict import compare_all
 
 ARM = "native-offload"
 EFFECTS = {"no-offload": 0.0, ARM: 0.1}

@@ -7,15 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.config_files import CONFIG
 from tests.support.guidellm_reports import START
+from tests.support.import_sheets import plan
 from tests.support.result_trees import HOUR, LMCACHE, native, write_level
 
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.campaign import compare_all
-from kveval.configuration.loading import load_config
-from kveval.importing.campaign import import_plan
+from kveval.analysis.verdict import compare_all
 from kveval.importing.run import import_run
 from kveval.store.run_file import stored_run
 from kveval.store.store import Store
@@ -49,10 +47,9 @@ def judged(
         **arm,
     }
     write_level(tree, "Qwen3-0.6B", "native-offload-10k", STREAMS, **options)
-    config = load_config({"name": "test", "import": [{"path": str(tree)}]}, CONFIG)
     levels = []
-    for number, plan in enumerate(import_plan(config, folder / "index").runs):
-        import_run(plan, Store(folder / "store"), folder / f"{number}.json")
+    for number, planned in enumerate(plan(tree).runs):
+        import_run(planned, Store(folder / "store"), folder / f"{number}.json")
         levels.append(run_tables(stored_run(folder / f"{number}.json"))[0])
     # Runs take place by turns, and differ by a per cent.
     table = pd.concat(levels, ignore_index=True)

@@ -17,9 +17,8 @@ from tests.unit.report import test_report as small
 from kveval.analysis.cells import tables_by_cell
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.campaign import compare_all
-from kveval.analysis.statistics.comparison import OTHER_HARDWARE
-from kveval.analysis.statistics.inputs import UNKNOWN_WORK
+from kveval.analysis.statistics.findings import ground_codes
+from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
 from kveval.store.run_file import IMPORTED
 
@@ -87,7 +86,7 @@ def test_no_gain_and_no_parity_where_two_runs_of_five_failed(
         with_values(campaign(effect, sd=0.003), ARM, [4, 5], throughput_tok_s=value)
     )
     assert row["verdict"] == words.INCONCLUSIVE
-    assert words.MANY_FAILED in row["reason"]
+    assert "many_failed" in ground_codes(row)
     assert f"without runs 4, 5 of {LABEL}: {DEFECTS[value]}" in row["reason"]
     assert row["qualifier"] == f"2 of 5 runs of {LABEL} {DEFECTS[value]}"
 
@@ -182,7 +181,7 @@ def test_a_run_that_hung_enters_no_latency_and_counts_against_its_arm() -> None:
         campaign(), ARM, [4, 5], e2e_ms_p90=np.nan, not_reached="e2e_ms_p90"
     )
     row = judged(slow, "e2e_ms_p90")
-    assert (row["verdict"], words.MANY_FAILED in row["reason"]) == (
+    assert (row["verdict"], "many_failed" in ground_codes(row)) == (
         words.INCONCLUSIVE,
         True,
     )
@@ -375,7 +374,7 @@ def test_machines_are_those_of_each_pair() -> None:
     levels = campaign(runs=8)
     crossed = on(on(levels, ARM, range(2, 9)), BASELINE, [1])
     row = judged(crossed)
-    assert (row["verdict"], row["reason"]) == (words.NOT_ASSESSED, OTHER_HARDWARE)
+    assert (row["verdict"], row["grounds"]) == (words.NOT_ASSESSED, "other_machine")
     one = judged(on(levels, ARM, [1]))
     assert (one["verdict"], one["runs"]) == (words.BETTER, 7)
     assert (one["qualifier"], one["reason"]) == (
@@ -383,9 +382,10 @@ def test_machines_are_those_of_each_pair() -> None:
         "without run 1: on another machine",
     )
     few = judged(on(levels, ARM, range(1, 7)))
-    assert (few["verdict"], few["reason"]) == (
+    assert (few["verdict"], few["grounds"], few["reason"]) == (
         words.NOT_ASSESSED,
-        f"{OTHER_HARDWARE} in 6 of 8 runs",
+        "other_machine",
+        "measured on other hardware than its baseline in 6 of 8 runs",
     )
 
 
@@ -430,14 +430,14 @@ def test_answers_of_another_length_are_other_work_even_without_an_error(
 
 def test_work_of_which_nothing_is_known_is_not_the_same() -> None:
     row = judged(undeclared((np.nan, np.nan), np.nan))
-    assert (row["verdict"], row["reason"]) == (words.NOT_ASSESSED, UNKNOWN_WORK)
+    assert (row["verdict"], row["grounds"]) == (words.NOT_ASSESSED, "work_unknown")
     one_side = judged(undeclared((64.0, np.nan), 0.001))
-    assert (one_side["verdict"], one_side["reason"]) == (
+    assert (one_side["verdict"], one_side["grounds"]) == (
         words.NOT_ASSESSED,
-        UNKNOWN_WORK,
+        "work_unknown",
     )
     vague = judged(undeclared((37.0, 20.0), 0.6))
-    assert (vague["verdict"], vague["reason"]) == (words.NOT_ASSESSED, UNKNOWN_WORK)
+    assert (vague["verdict"], vague["grounds"]) == (words.NOT_ASSESSED, "work_unknown")
 
 
 def test_cut_off_requests_of_unknown_number_excuse_no_difference() -> None:

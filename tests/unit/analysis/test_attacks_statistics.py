@@ -10,7 +10,7 @@ from tests.support.synthetic import level_row
 
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.campaign import METRICS, compare_all
+from kveval.analysis.verdict import METRICS, compare_all
 from kveval.campaign.campaign_file import Comparison
 
 SETTINGS = Comparison()

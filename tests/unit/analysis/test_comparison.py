@@ -10,14 +10,13 @@ from tests.support.synthetic import BASELINES, level_row, levels_table, peaks_ta
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.averages import averages
-from kveval.analysis.statistics.campaign import Comparisons, compare_all, method_hash
 from kveval.analysis.statistics.comparison import (
-    OPEN_LOOP,
-    OTHER_HARDWARE,
     contrast_pairs,
 )
+from kveval.analysis.statistics.findings import read_exclusions
 from kveval.analysis.statistics.level_selection import log_table, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs
+from kveval.analysis.verdict import Comparisons, compare_all, method_hash
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
@@ -347,7 +346,7 @@ def test_other_hardware_allows_no_verdict() -> None:
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3})
     levels.loc[levels["scenario"] == "native-offload", "hardware"] = "beef"
     row = throughput(compared(levels).baseline).iloc[0]
-    assert (row["verdict"], row["reason"]) == (words.NOT_ASSESSED, OTHER_HARDWARE)
+    assert (row["verdict"], row["grounds"]) == (words.NOT_ASSESSED, "other_machine")
 
 
 def test_the_overview_adjusts_over_models() -> None:
@@ -470,7 +469,10 @@ def test_the_throughput_of_an_open_loop_is_what_was_sent_and_gets_no_verdict() -
     found = compared(levels_table().assign(rate_req_s=10.0)).baseline
     sent = found[found["metric"] == "throughput_tok_s"]
     assert set(sent["verdict"]) <= {"not assessed", "not exercised"}
-    assert sent["reason"].str.contains(OPEN_LOOP).any()
+    codes = {
+        found.code for row in sent.to_dict("records") for found in read_exclusions(row)
+    }
+    assert "open_loop" in codes
     assert set(found[found["metric"] == "ttft_ms_p50"]["verdict"]) >= {
         "better",
         "worse",

@@ -22,7 +22,7 @@ from kveval.analysis.costs import (
     ServersPaid,
     costs,
 )
-from kveval.analysis.statistics.campaign import compare_all
+from kveval.analysis.verdict import compare_all
 from kveval.store.run_file import Run
 
 GIB = 2**30

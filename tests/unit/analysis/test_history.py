@@ -9,7 +9,7 @@ from tests.support.synthetic_history import history, nightly
 
 from kveval.analysis.cells import THROUGHPUT, common_level
 from kveval.analysis.history import build_changes, build_series, commit_of, history_rows
-from kveval.analysis.statistics.campaign import METRICS
+from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import CELL_COLUMNS
 
 

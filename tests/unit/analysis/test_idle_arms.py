@@ -7,7 +7,7 @@ from tests.support.synthetic import BASELINES, levels_table
 
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.campaign import compare_all
+from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 
 TTFT = "ttft_ms_p50"
@@ -95,7 +95,7 @@ def test_too_few_idle_runs_say_nothing_of_the_cost(runs: int) -> None:
     row = judged(idle(-0.5, runs=runs))
     assert row["verdict"] == words.NOT_EXERCISED
     assert "served next to nothing" in row["reason"]
-    assert words.NO_COST in row["reason"]
+    assert row["grounds"].startswith("idle;no_cost;")
     assert np.isnan(row["cost_percent"])
 
 

@@ -12,14 +12,12 @@ from tests.support.synthetic_value import with_goodput
 from kveval.analysis.estimators.intervals import contrasts
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.peaks import peak_row, read_table
-from kveval.analysis.statistics.campaign import METRICS, compare_all
 from kveval.analysis.statistics.limits_met import (
-    NONE_IN_EITHER,
-    UNKNOWN,
     replace_zero_goodput,
 )
 from kveval.analysis.statistics.uncertainty import widen_by_noise
 from kveval.analysis.statistics.verdicts import BETTER, NOT_ASSESSED, PARITY, WORSE
+from kveval.analysis.verdict import METRICS, compare_all
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
 
@@ -129,8 +127,8 @@ def changed(column: str, scenario: str, value: Any) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        (campaign(lambda *_: 0.0), NONE_IN_EITHER),
-        (changed(GOODPUT, "native-offload", np.nan), UNKNOWN),
+        (campaign(lambda *_: 0.0), "nothing met the limits in either: use looser limits"),
+        (changed(GOODPUT, "native-offload", np.nan), "goodput is unknown for one of the two"),
         (changed("goodput_settled", "native-offload", 9), "9 met or missed"),
         (changed("concurrency_shortfall", "native-offload", 0.2), "20 % fewer requests in flight"),
         (changed("checks_failed", "native-offload", "window"), "failed window"),

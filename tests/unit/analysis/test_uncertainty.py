@@ -15,8 +15,6 @@ from tests.support.synthetic import BASELINES, levels_table, run_description
 
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics.campaign import compare_all
-from kveval.analysis.statistics.comparison import PAST_THE_PEAK
 from kveval.analysis.statistics.verdicts import (
     BETTER,
     INCONCLUSIVE,
@@ -24,6 +22,7 @@ from kveval.analysis.statistics.verdicts import (
     PARITY,
     WORSE,
 )
+from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.report.data.comparisons import effect_text
 
@@ -210,7 +209,7 @@ def test_a_starved_arm_past_its_peak_has_no_verdict() -> None:
     assert compared(levels)["throughput_tok_s"]["verdict"] == BETTER
     levels.loc[arm & (levels["level"] == 8), "throughput_tok_s"] *= 3
     row = compared(levels)["throughput_tok_s"]
-    assert (row["verdict"], row["reason"]) == (NOT_ASSESSED, PAST_THE_PEAK)
+    assert (row["verdict"], row["grounds"]) == (NOT_ASSESSED, "past_the_peak")
 
 
 def test_a_latency_may_be_longer_by_what_littles_law_allows() -> None:

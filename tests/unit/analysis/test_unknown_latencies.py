@@ -17,7 +17,7 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.latencies import parse_reasons, unknown_latencies
 from kveval.analysis.levels.tables import level_row
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.campaign import compare_all
+from kveval.analysis.verdict import compare_all
 from kveval.load.reports import LevelReport
 from kveval.load.reports.reading import decode_report
 from kveval.store.run_file import IMPORTED, LevelRun, Run

@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 from tests.support.config_files import CONFIG, changed, load
+from tests.support.import_sheets import update
+from tests.support.result_trees import write_level
 
 from kveval.campaign.problems import ConfigError
 from kveval.configuration.loading import load_config
@@ -65,11 +67,14 @@ def test_neither_defines_a_measurement(tmp_path: Path) -> None:
 
 
 def test_imported_results_are_held_against_limits_as_well(tmp_path: Path) -> None:
+    write_level(tmp_path / "tree", "Qwen3-0.6B", "no-offload", 4, archive=False)
+    sheet = tmp_path / "imports.csv"
+    update(sheet, tmp_path / "tree")
     raw = {
         "name": "old",
-        "import": [{"path": str(tmp_path)}],
+        "import": str(sheet),
         "goodput": {"ttft_ms": 500},
+        "prices": {"gpu_hour_usd": 2.5},
     }
-    raw["prices"] = {"gpu_hour_usd": 2.5}
     campaign = load_config(raw, CONFIG).campaign
     assert (campaign.goodput is not None, campaign.prices is not None) == (True, True)

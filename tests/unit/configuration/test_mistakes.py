@@ -191,6 +191,24 @@ def test_missing_and_undecodable_files_are_named(tmp_path):
             "exercised_empty",
         ),
         (
+            ("scenarios", "lmcache-redis", "store"),
+            "rediss",
+            "lmcache-redis.store",
+            "unknown_name",
+        ),
+        (
+            ("scenarios", "lmcache-redis", "companions"),
+            {"lmcach": {}},
+            "lmcache-redis.companions.lmcach",
+            "unknown_name",
+        ),
+        (
+            ("releases", "llm-d-0.9.0", "images", "rediss"),
+            "redis:8",
+            "llm-d-0.9.0.images.rediss",
+            "unknown_name",
+        ),
+        (
             ("scenarios", "native-offload", "exercised"),
             [{"name": "vllm:request_success_total", "unit": "requests"}],
             "native-offload.exercised[0].unit",

@@ -13,11 +13,11 @@ from kveval.host.errors import Failure
 from kveval.host.gpus import details
 from kveval.host.gpus.details import cuda_of, gpu_details, numa_node, parse
 from kveval.host.gpus.exporter import chosen, exposition
-from kveval.host.gpus.stacks import (
-    Stack,
-    fitting,
-    judge_stack,
-    read_stacks,
+from kveval.host.gpus.releases import (
+    GpuRelease,
+    built_for,
+    judge_release,
+    read_releases,
     same_release,
 )
 from kveval.pcp.direct.prometheus import Exporter
@@ -182,10 +182,10 @@ def test_the_exporter_is_a_program_that_says_what_it_lacks() -> None:
     )
 
 
-STACKS = [
-    Stack("vllm", "0.26.0", "2.11.0", "read", cuda="13.0", locks="gpu"),
-    Stack("vllm", "0.25.1", "2.11.0", "read"),
-    Stack("vllm", "0.32.0", "2.13.0", "read"),
+RELEASES = [
+    GpuRelease("vllm", "0.26.0", "2.11.0", "read", cuda="13.0", locks="gpu"),
+    GpuRelease("vllm", "0.25.1", "2.11.0", "read"),
+    GpuRelease("vllm", "0.32.0", "2.13.0", "read"),
 ]
 
 
@@ -203,17 +203,17 @@ STACKS = [
 def test_a_server_is_judged_beside_its_torch(
     version: str | None, torch: str, driver: str | None, level: str, code: str
 ) -> None:
-    found = judge_stack(STACKS, "vllm", version, torch, driver)
+    found = judge_release(RELEASES, "vllm", version, torch, driver)
     assert found is not None
     assert (found.level, found.code) == (level, code)
 
 
 def test_without_torch_there_is_nothing_to_judge() -> None:
-    assert judge_stack(STACKS, "vllm", None, None, None) is None
+    assert judge_release(RELEASES, "vllm", None, None, None) is None
 
 
 def test_a_host_s_torch_says_what_fits_those_that_can_be_bundled_first() -> None:
-    assert [one.version for one in fitting(STACKS, "vllm", "2.11.0+cu130")] == [
+    assert [one.version for one in built_for("2.11.0+cu130", RELEASES, "vllm")] == [
         "0.26.0",
         "0.25.1",
     ]
@@ -222,8 +222,8 @@ def test_a_host_s_torch_says_what_fits_those_that_can_be_bundled_first() -> None
 
 
 def test_the_table_fits_the_locks() -> None:
-    stacks = read_stacks(REPOSITORY / "config" / "gpu_stacks.yaml")
-    (locked,) = (one for one in stacks if one.locks)
+    releases = read_releases(REPOSITORY / "config" / "gpu_releases.yaml")
+    (locked,) = (one for one in releases if one.locks)
     envs = REPOSITORY / "envs"
     for lock, pin in (
         ("torch", f"torch=={locked.torch}"),
@@ -231,11 +231,11 @@ def test_the_table_fits_the_locks() -> None:
         ("lmcache", f"lmcache=={locked.lmcache}"),
     ):
         assert f"\n{pin} " in (envs / f"{lock}-{locked.locks}.lock").read_text(), lock
-    assert all(one.tried for one in stacks)
+    assert all(one.tried for one in releases)
 
 
 def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "stacks.yaml").write_text("- {program: vllm, speed: 3}\n")
+    (tmp_path / "releases.yaml").write_text("- {program: vllm, speed: 3}\n")
     with pytest.raises(Failure) as error:
-        read_stacks(tmp_path / "stacks.yaml")
-    assert error.value.code == "no_stacks"
+        read_releases(tmp_path / "releases.yaml")
+    assert error.value.code == "no_releases"

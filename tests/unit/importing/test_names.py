@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kveval.campaign.result_names import (
+from kveval.importing.forms import (
     Declared,
-    NamePattern,
+    NamedHardware,
     NameProblem,
     parse_fields,
     parse_folder,
     parse_hardware,
+    parse_place,
 )
 
 MODELS = {"Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B", "Qwen3-32B-AWQ"}
@@ -182,98 +183,21 @@ def test_older_names_without_a_known_arm_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "path", "expected"),
-    [
-        (
-            "oct2025-{model}-{arm}.json",
-            "a/oct2025-Qwen3-0.6B-default.json",
-            Declared("default", model="Qwen3-0.6B"),
-        ),
-        # The longer of two models that both fit.
-        (
-            *(
-                "oct2025-{model}-{arm}.json",
-                "oct2025-Qwen3-32B-AWQ-default.json.zst.zst",
-            ),
-            Declared("default", model="Qwen3-32B-AWQ"),
-        ),
-        (
-            "{any}_{arm}_{rate}.json",
-            "a b_no-offload_50.json",
-            Declared("no-offload", rate=50),
-        ),
-        ("{arm}/benchmarks.json", "first/default/benchmarks.json", Declared("default")),
-        (
-            "{model}/{any}/{arm}-{rate}.json",
-            "Qwen3-8B/x/no-offload-4.json",
-            Declared("no-offload", None, model="Qwen3-8B", rate=4),
-        ),
-        # What is not known is named, as far as the rest of the name leaves no doubt of it.
-        (
-            "oct2025-{model}-{arm}.json",
-            "oct2025-Qwen3-0.6B-other-arm.json",
-            Declared("other-arm", model="Qwen3-0.6B"),
-        ),
-        (
-            "{model}_{arm}.json",
-            "Qwen9_default.json",
-            Declared("default", model="Qwen9"),
-        ),
-    ],
+    "place", ["no-offload/benchmarks.json", "no-offload/2026/a/b.json"]
 )
-def test_a_pattern_reads_the_last_parts_of_a_path(
-    pattern: str, path: str, expected: Declared
-) -> None:
-    names = NamePattern(pattern, MODELS, {*ARMS, "default"})
-    part = names.part(path)
-    assert part is not None
-    assert names.declared(part) == expected
+def test_a_folder_called_like_an_arm_declares_it(place: str) -> None:
+    assert parse_place(place, ARMS) == Declared("no-offload")
 
 
 @pytest.mark.parametrize(
-    ("pattern", "path"),
-    [
-        ("oct2025-{model}-{arm}.json", "xoct2025-Qwen3-8B-offload.json"),
-        ("oct2025-{model}-{arm}.json", "oct2025-Qwen3-8B-offload.json.gz"),
-        ("{arm}/benchmarks.json", "benchmarks.json"),
-        ("{arm}/benchmarks.json", "default/other.json"),
-    ],
+    "place", ["benchmarks.json", "no-offload.json", "no-offload-2/b.json", "a/b/c.json"]
 )
-def test_a_path_of_another_form_is_none_of_the_patterns(
-    pattern: str, path: str
-) -> None:
-    names = NamePattern(pattern, MODELS, ARMS)
-    assert names.part(path) is None
+def test_a_folder_is_called_like_an_arm_as_a_whole(place: str) -> None:
     with pytest.raises(NameProblem) as error:
-        names.declared(path)
-    assert error.value.code == "other_pattern"
+        parse_place(place, ARMS)
+    assert error.value.code == "no_known_arm"
 
 
-@pytest.mark.parametrize(
-    ("pattern", "code", "placeholder"),
-    [
-        ("{model}.json", "placeholder_missing", "arm"),
-        ("{arm}-{size}.json", "unknown_placeholder", "size"),
-        ("{arm}-{arm}.json", "placeholder_repeated", "arm"),
-        ("plain.json", "placeholder_missing", "arm"),
-    ],
-)
-def test_a_pattern_that_cannot_be_used_is_refused(
-    pattern: str, code: str, placeholder: str
-) -> None:
-    with pytest.raises(NameProblem) as error:
-        NamePattern(pattern, MODELS, ARMS)
-    assert (error.value.code, error.value.facts) == (code, {"placeholder": placeholder})
-
-
-def test_hardware_is_nodes_gpus_and_a_known_gpu_or_one_that_was_named() -> None:
-    found = parse_hardware("2x8xH100")
-    assert (found.nodes, found.gpus, found.gpu) == (2, 8, "H100")
-    with pytest.raises(NameProblem) as error:
-        parse_hardware("1x2xB9000")
-    assert (error.value.code, error.value.facts) == (
-        "unknown_hardware",
-        {"hardware": "1x2xB9000"},
-    )
-    assert parse_hardware("1x2xB9000", also=("1x2xB9000",)).gpus == 2
-    assert parse_hardware("my-laptop", also=("my-laptop",)).gpu == "my-laptop"
+def test_hardware_is_nodes_gpus_and_a_gpu() -> None:
+    assert parse_hardware("2x8xH100") == NamedHardware(2, 8, "H100")
+    assert parse_hardware("my-laptop") is None

@@ -4,12 +4,14 @@ import json
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.support.guidellm_reports import Story, document
 
-from kveval.importing.october_2025 import legacy_row, main
-from kveval.load.reports import ReportFileError
+from kveval.importing.forms import Declared
+from kveval.importing.october_2025 import parse_name, published_row
+from kveval.load.reports import Aggregate, LoadReport
 from kveval.load.reports.reading import decode_report, read_report
 
 DATA = Path(os.environ.get("KVEVAL_TEST_DATA", ""))
@@ -34,9 +36,9 @@ def test_reproduces_the_published_row(name: str) -> None:
     published = next(
         row for row in rows if all(row[key] == value for key, value in wanted)
     )
-    row = legacy_row(
-        read_report(DATA / "guidellm" / f"oct2025-Qwen3-0.6B-{name}.json"), name
-    )
+    report = read_report(DATA / "guidellm" / f"oct2025-Qwen3-0.6B-{name}.json")
+    row = published_row(report)
+    assert row is not None
     assert round(row.max_output_tok_s, 1) == published["max_output_tps"]
     assert round(row.ttft_ms, 1) == published["avg_ttft_ms"]
     assert round(row.itl_ms, 1) == published["avg_tpot_ms"]
@@ -44,46 +46,45 @@ def test_reproduces_the_published_row(name: str) -> None:
     assert round(100 * row.incomplete_share) == 41
 
 
-@real_data
-def test_the_command_prints_the_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(DATA / "guidellm" / "oct2025-Qwen3-0.6B-lmcache.json")]) == 0
-    printed = capsys.readouterr().out
-    assert "4707.3" in printed
-    assert "693.8" in printed
-    assert "14.9" in printed
-    assert "41 % of its requests cut off" in printed
+def made(**changes: Any) -> LoadReport:
+    """A sweep of two strategies; `changes` are those of a level."""
+    stories = [Story(streams=2, ttft_s=0.1), Story(streams=8, ttft_s=0.3)]
+    content = json.dumps(document("0.3", stories)).encode()
+    report = decode_report(content, "r")
+    levels = tuple(replace(level, **changes) for level in report.levels)
+    return replace(report, levels=levels)
 
 
 def test_takes_the_highest_rate_and_plain_means() -> None:
-    stories = [Story(streams=2, ttft_s=0.1), Story(streams=8, ttft_s=0.3)]
-    row = legacy_row(
-        decode_report(json.dumps(document("0.3", stories)).encode(), "r"), "r"
-    )
-    assert row.max_output_tok_s == pytest.approx(stories[1].delivered / 60)
+    row = published_row(made())
+    assert row is not None
+    delivered = Story(streams=8, ttft_s=0.3).delivered
+    assert row.max_output_tok_s == pytest.approx(delivered / 60)
     assert row.ttft_ms == pytest.approx(200)
     assert row.strategies == 2
+    assert "mean TTFT 200.0 ms" in str(row)
 
 
 def test_a_sweep_in_which_every_request_failed_cut_none_off() -> None:
-    report = decode_report(json.dumps(document("0.3")).encode(), "r")
-    failed = tuple(replace(level, completed=0, incomplete=0) for level in report.levels)
-    assert legacy_row(replace(report, levels=failed), "r").incomplete_share == 0
+    row = published_row(made(completed=0, incomplete=0))
+    assert row is not None
+    assert row.incomplete_share == 0
 
 
-def test_a_report_without_the_statistics_is_refused_and_the_others_are_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_report_without_the_statistics_has_no_row() -> None:
+    assert published_row(made(aggregate=Aggregate())) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("oct2025-Qwen3-0.6B-offload", Declared("offload", model="Qwen3-0.6B")),
+        ("oct2025-Qwen3-32B-AWQ-default", Declared("default", model="Qwen3-32B-AWQ")),
+        ("oct2025-Qwen3-0.6B-other", None),
+        ("xoct2025-Qwen3-0.6B-offload", None),
+    ],
+)
+def test_a_name_of_the_evaluation_is_known_as_a_whole(
+    name: str, expected: Declared | None
 ) -> None:
-    content = document("0.3")
-    del content["benchmarks"][0]["metrics"]["inter_token_latency_ms"]
-    with pytest.raises(ReportFileError) as error:
-        legacy_row(decode_report(json.dumps(content).encode(), "r"), "r")
-    assert (error.value.code, error.value.facts) == (
-        "no_statistics",
-        {"quantity": "itl_ms"},
-    )
-    (tmp_path / "good.json").write_text(json.dumps(document("0.3")))
-    (tmp_path / "bad.json").write_text("{")
-    assert main([str(tmp_path / "bad.json"), str(tmp_path / "good.json")]) == 1
-    out, err = capsys.readouterr()
-    assert "good.json" in out
-    assert "bad.json" in err
+    assert parse_name(name) == expected

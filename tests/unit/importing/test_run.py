@@ -5,10 +5,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from tests.support.config_files import CONFIG
 from tests.support.guidellm_reports import START, Story
+from tests.support.import_sheets import campaign_plan, plan, rows, update, write_rows
 from tests.support.result_trees import (
     HOUR,
     native,
@@ -20,9 +19,6 @@ from tests.support.result_trees import (
 from kveval.analysis.levels.recording import convert_recording
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.peaks import cell_tables
-from kveval.configuration.loading import load_config
-from kveval.importing.campaign import import_plan
-from kveval.importing.plan import ImportPlan
 from kveval.importing.run import (
     ImportFailure,
     Span,
@@ -31,7 +27,6 @@ from kveval.importing.run import (
     plan_from,
     spans,
 )
-from kveval.importing.table import write_table
 from kveval.store.run_file import read_run, stored_run
 from kveval.store.store import Store
 from pcp_parquet.parquet.reading import archive_info, describe
@@ -54,15 +49,11 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path / "tree"
 
 
-def plan(tree: Path, **asked: Any) -> ImportPlan:
-    values = {"name": "test", "import": [{"path": str(tree), **asked}]}
-    return import_plan(load_config(values, CONFIG), tree.parent / "index")
-
-
-def imported(tree: Path, number: int = 0, **asked: Any) -> Path:
+def imported(tree: Path, number: int = 0, **options: Any) -> Path:
     """Import a run and return its folder in the store."""
     output = tree.parent / "pointers" / f"{number}.json"
-    import_run(plan(tree, **asked).runs[number], Store(tree.parent / "store"), output)
+    run = plan(tree, **options).runs[number]
+    import_run(run, Store(tree.parent / "store"), output)
     return stored_run(output)
 
 
@@ -230,7 +221,7 @@ def test_which_archives_cover_a_window(
 
 def test_the_span_of_an_archive_is_read_from_its_files(tmp_path: Path) -> None:
     paths = write_archive(tmp_path, Story(seconds=60.0))
-    found, problems = spans(tmp_path, [path.name for path in paths])
+    found, problems = spans([str(path) for path in paths])
     assert problems == []
     assert (found[0].host, found[0].start_ns) == ("node-1", round((START - 20) * 1e9))
     assert found[0].end_ns == round((START + 80) * 1e9)
@@ -273,9 +264,7 @@ def test_a_long_archive_over_all_results_is_cut_to_the_runs_time(
         Story(seconds=3 * HOUR, start=START - HOUR),
         step=10.0,
     )
-    place = imported(
-        tree, pattern="oct2025-{model}-{arm}.json", scenarios={"default": "no-offload"}
-    )
+    place = imported(tree)
     convert_recording(place, tmp_path / "pcp.parquet")
     info = archive_info(tmp_path / "pcp.parquet")
     assert START - 31 <= info.start_ns / 1e9 < info.end_ns / 1e9 <= START + 157
@@ -317,7 +306,7 @@ def test_the_same_files_are_adopted_and_changed_ones_are_noticed(tree: Path) -> 
 
 def test_copies_are_kept_when_asked_for(tree: Path) -> None:
     write_level(tree, MODEL, "no-offload", 4)
-    place = imported(tree, copy=True)
+    place = imported(tree, copy_imports=True)
     files = [path for path in (place / "raw").rglob("*") if path.is_file()]
     assert files
     assert not any(path.is_symlink() for path in files)
@@ -330,8 +319,7 @@ def test_a_relative_tree_is_referred_to_relatively(
 ) -> None:
     write_level(tree, MODEL, "no-offload", 4)
     monkeypatch.chdir(tmp_path)
-    values = {"name": "test", "import": [{"path": "tree"}]}
-    planned = import_plan(load_config(values, CONFIG), Path("index"))
+    planned = plan(Path("tree"))
     import_run(planned.runs[0], Store(Path("store")), Path("pointer.json"))
     moved = tmp_path / "moved"
     moved.mkdir()
@@ -359,11 +347,114 @@ def test_a_plan_survives_as_plain_values(tree: Path) -> None:
     assert plan_from(json.loads(json.dumps(msgspec.to_builtins(run)))) == run
 
 
-def test_the_recordings_of_runs_are_in_the_table(tree: Path, tmp_path: Path) -> None:
-    write_level(tree, MODEL, "no-offload", 4)
-    write_table(
-        plan(tree),
-        {(f"{MODEL}/no-offload/0", 1): ["a note"]},
-        tmp_path / "imported.csv",
-    )
-    assert pd.read_csv(tmp_path / "imported.csv")["recording"].tolist() == ["a note"]
+def test_what_defines_a_run_is_read_from_its_files(tree: Path) -> None:
+    for rate in (1, 4):
+        config = {"Prefix_Count": 2 * rate, "Turns": 5}
+        write_level(tree, MODEL, "no-offload", rate, archive=False, config=config)
+    content = facts(imported(tree))
+    workload = content["specification"]["workload"]
+    assert workload == {
+        "profile": "concurrent",
+        "levels": [1, 4],
+        "sweep_size": None,
+        "seconds": 60.0,
+        "warmup_s": 0.0,
+        "prompt_tokens": 64,
+        "output_tokens": 37,
+        "prefix_tokens": 2000,
+        "prefix_count": {"per_level": 2},
+        "turns": 5,
+    }
+    assert content["budget"]["device_tokens"] == 208_640
+    assert content["versions"]["vllm"] == "0.11.2"
+    assert content["hardware"]["description"].startswith("2 x L40S, ")
+    assert content["specification"]["companions"] == []
+
+
+def test_the_sheet_counts_and_not_the_names(tree: Path) -> None:
+    write_level(tree, MODEL, "native-offload-10k", 4, args=native(10_000))
+    values = {
+        "model": "Qwen3-8B",
+        "scenario": "lmcache-local",
+        "cpu_blocks": "500",
+        "run": "7",
+        "level": "12",
+        "hardware": "my-laptop",
+        "software": "other",
+        "tensor_parallel_size": "1",
+        "vllm": "0.10.0",
+    }
+    content = facts(imported(tree, corrections=lambda row: values))
+    assert content["cell"] == {
+        "model": "Qwen3-8B",
+        "scenario": "lmcache-local",
+        "cpu_blocks": 500,
+    }
+    assert (content["run"], content["levels"][0]["level"]) == (7, 12)
+    assert content["hardware"]["description"].startswith("my-laptop, ")
+    specification = content["specification"]
+    assert specification["software"] == "other"
+    assert specification["model"]["tensor_parallel_size"] == 1
+    assert content["versions"]["vllm"] == "0.10.0"
+
+
+def test_arms_whose_arguments_are_not_known_do_not_count_as_equal(tree: Path) -> None:
+    none = {"vLLM Extra Args": None}
+    write_level(tree, MODEL, "no-offload", 1, archive=False, log=False, config=none)
+    specification = facts(imported(tree))["specification"]
+    assert specification["configuration"] is None
+    assert specification["argv"] == []
+    assert specification["companions"] == ["declared as no-offload"]
+    assert "vllm" not in specification["versions"]
+
+
+def test_secrets_in_the_environment_go_nowhere(tree: Path) -> None:
+    env = "HF_TOKEN=hf_secret A=1"
+    write_level(tree, MODEL, "no-offload", 1, archive=False, env=env)
+    place = imported(tree)
+    assert "hf_secret" not in (place / "run.json").read_text()
+    assert "hf_secret" not in (tree.parent / "imports.csv").read_text()
+
+
+def test_a_level_that_cannot_be_read_any_more_fails_alone(tree: Path) -> None:
+    for rate in (1, 4):
+        write_level(tree, MODEL, "no-offload", rate, archive=False)
+    run = plan(tree).runs[0]
+    report = Path(run.levels[1].report)
+    report.write_bytes(report.read_bytes()[:-3])
+    output = tree.parent / "p.json"
+    import_run(run, Store(tree.parent / "store"), output)
+    levels = facts(stored_run(output))["levels"]
+    assert [level["status"] for level in levels] == ["ok", "failed"]
+    assert "truncated zstd" in levels[1]["error"]
+    Path(run.levels[0].report).write_bytes(b"")
+    with pytest.raises(ImportFailure, match="no level of run 1"):
+        import_run(run, Store(tree.parent / "store"), output)
+
+
+def test_a_benchmark_that_the_report_does_not_have_is_named(tree: Path) -> None:
+    write_level(tree, MODEL, "no-offload", 4, archive=False)
+    with pytest.raises(ImportFailure, match="no benchmark 3, only 1"):
+        imported(tree, corrections=lambda row: {"benchmark": "3"})
+
+
+def test_recordings_of_several_levels_are_kept_once(tree: Path) -> None:
+    stories = [Story(streams=1), Story(streams=8, start=START + 66)]
+    write_report(tree / "no-offload.json", stories, layers=0)
+    write_archive(tree / "pcp-archives" / "node", Story(seconds=200.0))
+    write_archive(tree.parent / "more" / "node", Story(seconds=200.0), host="node-2")
+    sheet = tree.parent / "imports.csv"
+    update(sheet, tree)
+    content = rows(sheet)
+    for row in content:
+        row["recording"] += f"; {tree.parent / 'more'}"
+    write_rows(sheet, content)
+    store = Store(tree.parent / "store")
+    import_run(campaign_plan(sheet).runs[0], store, tree.parent / "p.json")
+    place = stored_run(tree.parent / "p.json")
+    folders = {
+        path.relative_to(place).parent.as_posix()
+        for path in (place / "raw" / "pcp").rglob("*")
+        if path.is_file()
+    }
+    assert folders == {"raw/pcp/shared/node", "raw/pcp/shared/1/node"}

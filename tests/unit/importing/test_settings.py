@@ -186,7 +186,7 @@ def test_the_tier_that_the_arguments_size(
 ) -> None:
     model = catalogue.models["Qwen3-14B"]
     settings = parse_settings(f"vLLM Extra Args: {args}\nvLLM Env Vars: {env}\n")
-    tier = effective_tier(settings, model, ranks(settings, model, declared=2))
+    tier = effective_tier(settings, model, ranks(settings, model, 2))
     assert tier is not None
     assert (tier.cpu_blocks, tier.said_by) == (blocks, said_by)
     per_block = (
@@ -198,25 +198,23 @@ def test_the_tier_that_the_arguments_size(
 
 
 @pytest.mark.parametrize(
-    ("args", "declared", "gpus", "expected"),
+    ("args", "gpus", "expected"),
     [
-        ("--tensor-parallel-size 4", 2, 1, 4),
-        ("", 2, 1, 2),
-        ("", None, 2, 2),
+        ("--tensor-parallel-size 4", 1, 4),
+        ("", 2, 2),
         # Three GPUs cannot share the heads: other servers have some of them.
-        ("", None, 3, 1),
-        ("", None, None, 1),
+        ("", 3, 1),
+        ("", None, 1),
     ],
 )
-def test_the_gpus_of_a_server_are_those_of_its_arguments_the_import_or_the_hardware(
+def test_the_gpus_of_a_server_are_those_of_its_arguments_or_the_hardware(
     catalogue: Catalogue,
     args: str,
-    declared: int | None,
     gpus: int | None,
     expected: int,
 ) -> None:
     settings = parse_settings(f"vLLM Extra Args: {args}\n")
-    assert ranks(settings, catalogue.models["Qwen3-14B"], declared, gpus) == expected
+    assert ranks(settings, catalogue.models["Qwen3-14B"], gpus) == expected
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,10 @@ from kveval.load.guidellm import (
     command,
     data_argument,
     environment,
+    levels_known_ahead,
     levels_of,
     loaded_s,
+    next_level,
     priming_environment,
     profile_argument,
     report_facts,
@@ -279,6 +281,20 @@ def test_a_generator_that_fails_is_named_with_its_log(tmp_path):
     )
     assert str(log) in str(error.value)
     assert "cause" in log.read_text()
+
+
+def test_a_generator_that_does_not_wait_is_named(tmp_path):
+    with pytest.raises(LoadError) as error:
+        start(tmp_path, "pass", go=tmp_path / "go")
+    assert error.value.code == "did_not_wait"
+
+
+def test_in_a_search_only_the_first_level_is_known_ahead():
+    assert levels_known_ahead(WORKLOAD, 1) == levels_of(WORKLOAD, 1)
+    search = {"start": 4, "stop": 64}
+    searched = workload_of({**WORKLOAD.to_json(), "levels": {"search": search}})
+    [first] = levels_known_ahead(searched, 1)
+    assert first == next_level(searched, 1, {})
 
 
 def test_a_generator_that_hangs_is_stopped(tmp_path):

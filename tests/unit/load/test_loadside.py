@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 import re
-import socket
+import signal
 import subprocess
 import sys
 import time
@@ -20,7 +20,7 @@ from tests.support.fault_chain import REPOSITORY
 
 from kveval.campaign.geometry import Geometry
 from kveval.campaign.random_model import write_served
-from kveval.host.http import HttpError, request
+from kveval.host.http import HttpError, free_port, request
 from kveval.host.processes import Supervisor, supervisor
 from kveval.load.guidellm import (
     Level,
@@ -88,6 +88,27 @@ def test_the_probe_shows_that_it_is_imported(tmp_path: Path) -> None:
     }
     subprocess.run([sys.executable, "-c", "pass"], env=env, check=True)
     assert (tmp_path / "probe").exists()
+
+
+@pytest.mark.parametrize("awaited", ["earlier.ready", "own.prime"])
+def test_a_generator_starts_after_an_earlier_one_or_when_it_is_its_turn(
+    tmp_path: Path, awaited: str
+) -> None:
+    env = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(FOLDER),
+        "KVEVAL_GO": str(tmp_path / "own"),
+        "KVEVAL_AFTER": str(tmp_path / "earlier.ready"),
+    }
+    code = "import os; print('KVEVAL_AFTER' in os.environ)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, text=True
+    ) as process:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        (tmp_path / awaited).touch()
+        # Those that it starts do not wait.
+        assert process.communicate(timeout=30)[0] == "False\n"
 
 
 def conversations(*prefixes: str) -> Iterator[Any]:
@@ -197,9 +218,12 @@ def test_no_conversation_begins_while_another_one_pauses() -> None:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """GuideLLM's own mock of a server, and its log."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    with mock_server(free_port(), tmp_path) as url_and_log:
+        yield url_and_log
+
+
+@contextlib.contextmanager
+def mock_server(port: int, tmp_path: Path) -> Iterator[tuple[str, Path]]:
     log = tmp_path / "server.log"
     argv = [
         str(ENVIRONMENT / "bin" / "python"),
@@ -222,19 +246,22 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline
             time.sleep(0.2)
-    yield url, log
-    process.terminate()
-    process.wait(timeout=30)
+    try:
+        yield url, log
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
 
 
 @pytest.mark.e2e
 @pytest.mark.skipif(
     not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server"
 )
-def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(
-    server: tuple[str, Path], tmp_path: Path
+def test_guidellm_makes_its_prompts_before_there_is_a_server_and_sends_when_it_is_told(
+    tmp_path: Path,
 ) -> None:
-    url, _ = server
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
     model = write_served(Geometry.model_validate(GEOMETRY), tmp_path / "model")
     report, go = tmp_path / "report.json", tmp_path / "go"
     argv = command(
@@ -252,6 +279,7 @@ def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(
     }
     env |= {
         "KVEVAL_GO": str(go),
+        "KVEVAL_BEFORE_SERVER": "1",
         "GUIDELLM__MAX_WORKER_PROCESSES": "1",
         "TMPDIR": str(tmp_path),
     }
@@ -263,17 +291,20 @@ def test_guidellm_makes_its_prompts_and_sends_when_it_is_told(
             cwd=tmp_path,
             stdout=output,
             stderr=output,
+            start_new_session=True,
         )
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not sitecustomize.ready_file(go).exists():
         assert process.poll() is None, log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
-    time.sleep(1.0)
-    assert not report.exists()
-    told = time.time()
-    go.touch()
-    assert process.wait(timeout=60) == 0, log.read_text()
+    os.killpg(process.pid, signal.SIGSTOP)
+    with mock_server(port, tmp_path):
+        assert not report.exists()
+        os.killpg(process.pid, signal.SIGCONT)
+        told = time.time()
+        go.touch()
+        assert process.wait(timeout=60) == 0, log.read_text()
     benchmark = json.loads(report.read_text())["benchmarks"][0]
     assert benchmark["start_time"] >= told
     assert benchmark["start_time"] - told < 5

@@ -42,11 +42,7 @@ class SlowSession:
 
     @property
     def deployer(self) -> Any:
-        return SimpleNamespace(
-            server=self,
-            refresh=self.refresh,
-            empties_caches=True,
-        )
+        return SimpleNamespace(server=self, refresh=self.refresh)
 
     @property
     def load(self) -> Any:

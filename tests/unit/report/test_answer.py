@@ -11,7 +11,8 @@ from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.comparison import OPEN_LOOP
+from kveval.analysis.statistics.exclusions import Exclusion
+from kveval.analysis.statistics.findings import records_json
 from kveval.campaign.cell import Cell
 from kveval.report.answer import (
     FIGURES,
@@ -204,7 +205,8 @@ def test_a_worse_latency_of_a_better_arm_is_said() -> None:
 def test_where_the_load_fixes_throughput_the_question_is_of_latency() -> None:
     table = small.measured().comparison
     fixed = table["metric"] == "throughput_tok_s"
-    table = table.assign(reason=table["reason"].where(~fixed, OPEN_LOOP))
+    excluded = records_json([Exclusion("open_loop", 1, "arm")])
+    table = table.assign(exclusions=table["exclusions"].where(~fixed, excluded))
     found = said(dataclasses.replace(small.measured(), comparison=table))
     assert "shorter time to first token" in found.question
     assert "median TTFT" in found.sentences[0]

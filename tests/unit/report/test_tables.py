@@ -17,9 +17,9 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.campaign import compare_all
-from kveval.analysis.statistics.comparison import OPEN_LOOP
+from kveval.analysis.statistics.exclusions import REASONS
 from kveval.analysis.system.metrics import with_system_metrics
+from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.answer import answer_of
@@ -191,7 +191,7 @@ def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
     measured: Measured,
 ) -> None:
     found = comparison_of(measured, ONE, OTHER)
-    assert (found["verdict"], found["reason"]) == (words.NOT_ASSESSED, UNDECLARED)
+    assert (found["verdict"], found["grounds"]) == (words.NOT_ASSESSED, UNDECLARED)
     at = [
         measured.levels_of(cell, found["level"])["throughput_tok_s"]
         for cell in (ONE, OTHER)
@@ -571,7 +571,9 @@ def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None
         rate_req_s=1.0
     )
     table = gap_table(plan, campaign.measured(levels), {})
-    throughput = [cells for cells in table.rows if OPEN_LOOP in cells[1]]
+    throughput = [
+        cells for cells in table.rows if REASONS["open_loop"].words in cells[1]
+    ]
     assert throughput
     assert all(
         cells[0].endswith("Throughput") and cells[2].startswith("nothing: ")

@@ -1,5 +1,6 @@
 """The report on goodput and costs: shown where declared, nothing elsewhere, and words for what is none or unknown."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -138,6 +139,29 @@ def test_the_first_screen_says_who_serves_most_within_the_limits() -> None:
     assert len(answer.sentences) <= 5
     nobody = answer_of(*campaign(lambda table: with_goodput(table, lambda *_: 0.9)))
     assert any("no arm was shown" in sentence for sentence in nobody.sentences)
+
+
+def test_the_goodputs_of_the_sentence_are_of_the_runs_behind_its_change() -> None:
+    levels = with_goodput(large.levels_table(KEYS, runs=5), share)
+    second = levels["run"] == 2
+    # The best arm is compared without run 2, in which the baseline served half; the other arms with it.
+    levels.loc[second & (levels["scenario"] == "no-offload"), GOODPUT] *= 0.5
+    best = (levels["scenario"] == "lmcache-local") & (levels["cpu_blocks"] == 20_000)
+    levels.loc[second & best, "checks_failed"] = "totals"
+    measured = of_levels(levels)
+    (said,) = (
+        sentence
+        for sentence in answer_of(large.plan(KEYS, goodput=LIMITS), measured).sentences
+        if "served at its best" in sentence
+    )
+    table = measured.peak_comparison
+    rows = table[(table["metric"] == GOODPUT) & (table["cpu_blocks"] == 20_000)]
+    row = rows[rows["scenario"] == "lmcache-local"].iloc[0]
+    assert row["baseline_runs_kept"] == "1;3;4;5"
+    shown = re.findall(r"best ([\d.]+) requests.*no-offload ([\d.]+)", said)[0]
+    assert list(map(float, shown)) == pytest.approx(
+        [row["mean"], row["baseline_mean"]], rel=0.05
+    )
 
 
 def test_costs_stand_with_their_intervals_and_where_the_tier_pays() -> None:

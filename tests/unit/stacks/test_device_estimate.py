@@ -119,9 +119,10 @@ def test_hardware_in_words_names_a_gpu(hardware, gpu):
     assert gpu_named_in(hardware, GPUS) == gpu
 
 
-def on_gpus(tmp_path, *args):
+def on_gpus(tmp_path, *args, **server):
     """Return the estimate for the default campaign's first cell on GPUs, with arguments of the server."""
-    files = changed(("config", "server"), {**GPU_SERVER, "args": list(args)})
+    server = {**GPU_SERVER, **server, "args": list(args)}
+    files = changed(("config", "server"), server)
     config = load(tmp_path, files)
     return estimate_for(config.specification(config.cells[0]), GPUS["H100"], "H100")
 
@@ -167,3 +168,31 @@ def test_a_campaign_names_its_gpu_in_three_ways(tmp_path):
 
 def test_a_size_that_is_given_is_not_estimated():
     assert DEFAULT.device_estimate(DEFAULT.cells[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("args", "compiled"),
+    [
+        ([], True),
+        (["--enforce-eager"], False),
+        (
+            [
+                "--compilation-config",
+                '{"mode": 0, "cudagraph_mode": "FULL_DECODE_ONLY"}',
+            ],
+            False,
+        ),
+        (["--compilation-config=0"], False),
+        (["--compilation-config", '{"mode": "NONE"}'], False),
+        (["--compilation-config", '{"cudagraph_mode": "FULL"}'], True),
+        (["--compilation-config", "no JSON"], True),
+    ],
+)
+def test_a_server_that_compiles_nothing_leaves_more_to_its_cache(
+    args, compiled, tmp_path
+):
+    given, default = (
+        on_gpus(tmp_path / name, *more, vllm="0.26.0").tokens
+        for name, more in (("given", args), ("default", []))
+    )
+    assert given == default if compiled else given > default

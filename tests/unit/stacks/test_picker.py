@@ -7,7 +7,10 @@ import pytest
 from tests.support.config_files import CONFIG, RELEASES
 
 from kveval.configuration.loading import load_config
-from kveval.stacks.picker import Index, picker_config
+from kveval.host.http import HttpError
+from kveval.stacks.picker import Index, Picker, picker_config
+from kveval.stacks.sidecar import Container, SidecarError
+from kveval.stacks.talk import Fetch
 
 CATALOGUE = load_config(CONFIG / "config.yaml", CONFIG).catalogue.releases
 INDEX = Index("redis", "Qwen/Qwen3-14B", 64)
@@ -150,3 +153,28 @@ def test_a_routing_that_is_not_known_is_refused(index):
         ValueError, match="routing least-loaded: known are prefix, tiered-prefix"
     ):
         config(RELEASES[0], routing="least-loaded", index=index)
+
+
+def container_of(fetch: Fetch) -> Container:
+    """Return a picker's container that `fetch` answers for."""
+    ports, image = {"epp_metrics_port": 9090}, "ghcr.io/llm-d/epp:v0.9.0"
+    return Container(["epp"], image, "epp.log", ports, lambda port: fetch, str)
+
+
+def test_the_picker_counts_its_scheduling_and_its_index_and_nothing_else() -> None:
+    names = ("kvcache_index_lookup_hits_total", "llm_d_x_total", "go_gc_total")
+    page = "".join(f"# TYPE {name} counter\n{name} 3\n" for name in names).encode()
+    picker = Picker.in_pod(container_of(lambda *_, **__: page))
+    assert picker.version == "v0.9.0"
+    assert picker.counters() == {
+        "kvcache_index_lookup_hits_total": 3.0,
+        "llm_d_x_total": 3.0,
+    }
+
+
+def test_a_picker_that_does_not_answer_is_named_with_its_log() -> None:
+    def fetch(*_: object, **__: object) -> bytes:
+        raise HttpError("GET /metrics: no answer")
+
+    with pytest.raises(SidecarError, match=r"endpoint picker: .*; see epp\.log"):
+        Picker.in_pod(container_of(fetch)).counters()

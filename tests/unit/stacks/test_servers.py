@@ -45,7 +45,8 @@ def test_every_program_has_one_name_and_no_port_of_another() -> None:
     assert len(names) == len(set(names))
     for name, sidecar in SIDECARS.items():
         assert (sidecar.name, bool(sidecar.title)) == (name, True)
-        assert sidecar.metrics_port in ("", f"{name}_http_port")
+        assert all(place.startswith(f"{name}_") for place in sidecar.ports)
+        assert sidecar.metrics_port in ("", *sidecar.ports)
 
 
 def test_names_change_with_the_release() -> None:

@@ -40,8 +40,8 @@ from kveval.workflow.command.main import (
 from kveval.workflow.upkeep.prune import KINDS
 
 COMMANDS = (
-    *("plan", "curve", "trace", "models", "doctor", "deploy-one", "teardown"),
-    *("verify", "prune", "check", "bisect", "history"),
+    *("plan", "curve", "trace", "import", "models", "doctor", "deploy-one"),
+    *("teardown", "verify", "prune", "check", "bisect", "history", "export"),
 )
 HEAVY = {"pandas", "numpy", "scipy", "pyarrow", "snakemake", "matplotlib"}
 SMOKE = "config/campaigns/smoke.yaml"

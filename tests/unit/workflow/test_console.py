@@ -35,7 +35,7 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
     campaign = RAW["config"] | {"workload": "own", "workloads": {"own": workload}}
     Path("campaign.yaml").write_text(yaml.safe_dump(campaign))
     config = load_config(Path("campaign.yaml"), CONFIG)
-    return Runs.of(config, Path("imports"), jobs_share_folder=True)
+    return Runs.of(config, jobs_share_folder=True)
 
 
 def job(rule: str, output: str = "", **wildcards: str) -> SimpleNamespace:

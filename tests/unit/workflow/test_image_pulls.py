@@ -11,7 +11,7 @@ from tests.support.cluster_plans import deployment, plan
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable
-from kveval.engines.kubernetes.api.probe import Asking, Bounds, _warnings
+from kveval.engines.kubernetes.api.probe import Bounds, Probe, _warnings
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.manifests.requirements import pod_needs
 from kveval.workflow.doctor import image_pulls as image_trials
@@ -85,7 +85,7 @@ def _fast(monkeypatch):
 def tried(cluster, limit_s=0.3):
     made = plan(("M/a/0", {"weights": "full"}, (deployment(),)))
     return {
-        trial.image: trial for trial in try_images(Asking(Api(cluster)), made, limit_s)
+        trial.image: trial for trial in try_images(Probe(Api(cluster)), made, limit_s)
     }
 
 
@@ -199,14 +199,14 @@ def test_the_servers_clock_is_narrowed_by_every_answer(monkeypatch):
     monkeypatch.setattr(
         "kveval.engines.kubernetes.api.probe.time.time", lambda: next(clock)
     )
-    asking = Asking(Api(cluster))
+    probe = Probe(Api(cluster))
     # The server is 0.5 s behind: it answered at 1000.45 and 1000.82, by its own clock.
     cluster.now = 1000.0
-    asking.get("/version")
-    assert (asking.ahead.low, asking.ahead.high) == pytest.approx((-0.1, 1.0))
-    asking.get("/version")
-    assert (asking.ahead.low, asking.ahead.high) == pytest.approx((0.3, 1.0))
-    assert not asking.ahead.beyond(1.0)
+    probe.get("/version")
+    assert (probe.ahead.low, probe.ahead.high) == pytest.approx((-0.1, 1.0))
+    probe.get("/version")
+    assert (probe.ahead.low, probe.ahead.high) == pytest.approx((0.3, 1.0))
+    assert not probe.ahead.beyond(1.0)
     assert Bounds(1.1, 2).beyond(1.0)
     assert Bounds(-3, -1.1).beyond(1.0)
 
@@ -221,12 +221,12 @@ def test_a_busy_server_is_asked_again():
                 raise answer
             return Reply(answer, {}, b"{}")
 
-    asking = Asking(Api(Busy({}), outage_s=0.8))
-    assert asking.get("/version").ok
-    assert asking.get("/version").status == 503
+    probe = Probe(Api(Busy({}), outage_s=0.8))
+    assert probe.get("/version").ok
+    assert probe.get("/version").status == 503
     list(answers)
     with pytest.raises(ClusterError):
-        Asking(Api(Busy({}), outage_s=0.0)).get("/version")
+        Probe(Api(Busy({}), outage_s=0.0)).get("/version")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ RESULTS = "results/campaigns/feb-2026"
 
 def runs_of(campaign: Any = CAMPAIGN, *, jobs_share_folder: bool = True) -> Runs:
     config = load_config(campaign, CONFIG)
-    return Runs.of(config, Path("imports"), jobs_share_folder=jobs_share_folder)
+    return Runs.of(config, jobs_share_folder=jobs_share_folder)
 
 
 def wildcards(

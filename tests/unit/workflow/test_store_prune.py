@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.import_sheets import update
 from tests.support.paths import REPOSITORY
+from tests.support.result_trees import write_level
 from tests.support.stored_runs import CELL, finished, measured, pointed
 
 from kveval.configuration.loading import load_config
@@ -362,15 +364,19 @@ def test_while_a_campaign_cannot_be_read_nothing_is_deleted(workflow: Path) -> N
     assert len(whole(store)) == 1
 
 
-def test_imports_are_kept_by_the_tree_that_a_campaign_names(
+def test_imports_are_kept_by_the_reports_that_a_sheet_names(
     workflow: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_prune, "_YOUNG_S", -1.0)
     store = Store(workflow / "results" / "measurements")
-    measured(store, OLD, engine="imported", tree=str(workflow / "tree"))
-    measured(store, POINTED, engine="imported", tree="elsewhere")
-    (workflow / "tree").mkdir()
-    campaign = {"name": "imports", "import": [{"path": str(workflow / "tree")}]}
+    tree, sheet = workflow / "tree", workflow / "imports.csv"
+    level = write_level(tree, "Qwen3-0.6B", "no-offload", 4, archive=False)
+    report = level / "guidellm-results.json.zst"
+    other = {"sources": [{"path": "elsewhere.json"}]}
+    measured(store, OLD, engine="imported", sources=[{"path": str(report)}])
+    measured(store, POINTED, engine="imported", **other)
+    update(sheet, tree)
+    campaign = {"name": "imports", "import": str(sheet)}
     (workflow / "config" / "campaigns" / "imports.yaml").write_text(
         json.dumps(campaign)
     )
@@ -378,7 +384,7 @@ def test_imports_are_kept_by_the_tree_that_a_campaign_names(
         workflow, workflow / "config", workflow / "config" / "config.yaml"
     )
     (one,) = plan_pruning(store, using).candidates
-    assert (one.kind, one.entry.facts["tree"]) == ("import", "elsewhere")
+    assert (one.kind, one.entry.facts["sources"]) == ("import", other["sources"])
 
 
 def test_a_path_that_is_no_campaign_and_no_workflow_is_refused(workflow: Path) -> None:

@@ -8,14 +8,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from tests.support.paths import CONFIG
+from tests.support.import_sheets import plan
 from tests.support.result_trees import write_level
 from tests.support.stored_runs import CELL, HOST, measured, pointed
 
 from kveval.configuration.config import measurement_id
-from kveval.configuration.loading import load_config
 from kveval.host.files import sha256_file, write_json
-from kveval.importing.campaign import import_plan
 from kveval.importing.run import import_run
 from kveval.store.run_file import stored_run
 from kveval.store.store import Key, Store
@@ -366,9 +364,7 @@ def imported(store: Store, tmp_path: Path) -> Path:
     write_level(tree, MODEL, "no-offload", 4)
     damaged = write_level(tree, MODEL, "no-offload", 16)
     (damaged / "guidellm-results.json.zst").write_bytes(b"x")
-    catalogues = CONFIG
-    values = {"name": "test", "import": [{"path": str(tree)}]}
-    (run,) = import_plan(load_config(values, catalogues), tmp_path / "index").runs
+    (run,) = plan(tree).runs
     pointer = Path("results") / run.cell.path / "run-i1" / "measurement.json"
     import_run(run, store, pointer)
     return pointer

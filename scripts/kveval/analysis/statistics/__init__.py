@@ -1,1 +1,4 @@
-"""Effects and verdicts from runs: pairing, level selection, intervals, multiplicity, averages over models."""
+"""The steps of a verdict, which `analysis/verdict.py` puts one after the other, and averages over models.
+
+Pairs of runs, runs that are left out, what is found of a comparison, levels, estimates; `sentences.py` has the words.
+"""

@@ -1,147 +1,261 @@
-"""One comparison: which values it rests on, and what keeps it from a verdict."""
+"""One comparison on its way to a verdict: the question, the runs it rests on and what is found of them, its estimate.
+
+A question has paired runs (`pairing.py`), of which some are usable (`exclusions.py`). With what is found of these, inputs
+of the verdict and what keeps the comparison from one, they are its basis. `estimates.py` adds effect and interval, and
+`analysis/verdict.py`, where the steps follow each other, the verdict.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field
-from textwrap import shorten
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
 
-import numpy as np
-import pandas as pd
-
-from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast
-from kveval.analysis.levels.checks_level import STARVED, completed, errors
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.noise import latencies_needed
-from kveval.analysis.levels.outcomes import (
-    LEVEL_FAILED,
-    MESSAGES,
-    failed_checks,
-    outcomes_of,
-)
-from kveval.analysis.statistics.evidence import Evidence, Sides, number
-from kveval.analysis.statistics.inputs import (
-    MEASURED,
-    declared_work,
-    evidence_of_levels,
+from kveval.analysis.statistics import limits_met
+from kveval.analysis.statistics.exclusions import (
+    SIDES,
+    Exclusion,
+    UsableRuns,
+    machine,
     unknown_latency,
-    wrong_answers,
 )
-from kveval.analysis.statistics.pairing import Pairing
-from kveval.analysis.statistics.uncertainty import IN_FLIGHT, Starvation, starvation
+from kveval.analysis.statistics.findings import ComparisonFinding, new_finding, obstacle
+from kveval.analysis.statistics.inputs import findings_of_levels, wrong_answers
+from kveval.analysis.statistics.pairing import Kind as PairingKind
+from kveval.analysis.statistics.sides import Sides
+from kveval.analysis.statistics.uncertainty import Starvation, starvation
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
-from kveval.store.run_file import IMPORTED
 
-# (run, level) -> row of complete_metrics.csv
-CellRows = Mapping[tuple[int, int], Mapping[str, Any]]
 Kind = Literal["baseline", "contrast", "peak", "copies"]
-Side = Literal["arm", "reference"]
-SIDES: tuple[Side, Side] = ("arm", "reference")
-MIN_SETTLED = 10
-"""The fewest settled requests, or sessions, of a level for a verdict on its goodput."""
-# Why there is no verdict, whole or in part; by these the report chooses its advice.
-OPEN_LOOP = "the throughput of an open loop is the rate at which requests are sent: compare latencies"
-PAUSES = (
-    "the throughput of users with pauses follows from their pauses: compare latencies"
-)
-SET_BY_THE_LOAD = (OPEN_LOOP, PAUSES)
-"""Reasons why throughput is not compared: the load sets it, and no run is to blame."""
-NO_BASELINE = "its baseline was not measured, or is not unique"
-FEW_RUNS = f"both cells, {MIN_RUNS} needed"
-FEW_LATENCIES = "latencies observed"
-FEW_SETTLED = "met or missed the limits"
-FAILED = "failed"
-OTHER_HARDWARE = "measured on other hardware than its baseline"
-DELIVERED_NOTHING = "delivered nothing"
-NOT_MEASURED = "not measured"
-NO_ROW = f"{NOT_MEASURED} at this level"
-NO_LEVEL = "the level was not measured in both cells"
-SINGLE = "single run"
-NO_VALUE = "without a value"
-NOT_REACHED = "too slow to be seen before the window closed"
-# Failed checks that say that the server failed, and not that the level was measured badly.
-_OF_SERVER = (LEVEL_FAILED, completed.name, errors.name)
-_CUT_MESSAGE = 120
-_BLOCKS = {
-    "blocks": Evidence("blocks", "shared blocks"),
-    "bridge": Evidence("blocks", "bridged by the baseline"),
-    "repeated": Evidence("blocks", "one run repeated late"),
-    "other time": Evidence("blocks", "measured at another time", "indicates"),
+_BLOCKS: dict[PairingKind, str] = {
+    "blocks": "shared_blocks",
+    "bridge": "bridged",
+    "repeated": "repeated_late",
+    "other time": "another_time",
 }
-PAST_THE_PEAK = (
-    f"fewer requests were {IN_FLIGHT}, at a level above the cell's peak, where fewer deliver more: "
-    "compare at a lower level, or give the load generator more processors"
-)
+_TOO_FEW = frozenset({"few_runs", "no_common_value", "no_common_level"})
+# What refuses a comparison whose runs are all right.
+_OF_THE_LEVEL = frozenset({"past_the_peak", "limits_never_met"})
 
 
-class Exclusion(NamedTuple):
-    """The reason why a run is left out of a comparison.
+@dataclass(frozen=True)
+class Question:
+    """A cell that is compared with another in a metric; no `reference` where the baseline is missing or not unique.
 
-    `summary`: the same for several runs beside a verdict, "" if it is not worth saying there. `failed`: the run would have
-    counted against its cell, so that the cell's other runs make it look better than it is.
-    """
-
-    reason: str
-    summary: str = ""
-    failed: bool = False
-
-
-@dataclass
-class ComparedCell:
-    """A comparison that is being computed.
-
-    `obstacle`: why it gets no verdict, "" if it may; `active`: whether enough runs were active, None if that is not
-    known of any; `idle`: the arm was not active in any run, and is judged on what it costs; `other_time`: the two were
-    not measured in the same blocks; `evidence`: its inputs by name; `cells`: how many cells were measured in its blocks;
-    `runs_left_out`: side and number of each run that is left out, and `left_out` the same in words.
+    `kind`: with its baseline, as a declared contrast, each at its own peak, or as two that ran the same configuration.
     """
 
     arm: Cell
     reference: Cell | None
     kind: Kind
-    row: dict[str, Any]
-    sides: Sides
-    obstacle: str = ""
-    left_out: str = ""
-    runs_left_out: dict[tuple[Side, int], Exclusion] = field(default_factory=dict)
-    active: bool | None = None
-    idle: bool = False
-    replicate: bool = False
-    other_time: bool = False
-    group: tuple[Any, ...] = ()
-    cells: int = 2
-    contrast: Contrast | None = None
-    indicative: str = ""
-    evidence: dict[str, Evidence] = field(default_factory=dict)
-
-    def add_evidence(self, *inputs: Evidence) -> None:
-        """Add inputs; of two with one name the more severe one is kept. One that refuses becomes the obstacle."""
-        for evidence in inputs:
-            known = self.evidence.get(evidence.name)
-            if known is None or evidence.weight > known.weight:
-                self.evidence[evidence.name] = evidence
-                if evidence.severity == "refuses":
-                    self.obstacle = evidence.reason
+    metric: str
 
     @property
+    def labels(self) -> tuple[str, str]:
+        """The names of both cells."""
+        return self.arm.label, (self.reference or self.arm).label
+
+
+@dataclass(frozen=True, eq=False)
+class ComparisonBasis:
+    """The runs that a comparison rests on, and what was found of them.
+
+    `level`: the common level, or the cell's own peak, None where there is none; `replicate`: both cells ran the same
+    configuration.
+    """
+
+    question: Question
+    level: int | None
+    usable: UsableRuns
+    findings: tuple[ComparisonFinding, ...]
+    replicate: bool = False
+
+    @cached_property
+    def sides(self) -> Sides:
+        """The rows of the runs that give the effect."""
+        kept = [pair.known_rows for pair in self.usable.kept]
+        return Sides(
+            self.question.metric,
+            [reference for _, reference in kept],
+            [arm for arm, _ in kept],
+        )
+
+    @property
+    def idle(self) -> bool:
+        """Whether the arm was not active in any run, and is judged on what it costs."""
+        return self.usable.never_active
+
+    @property
+    def not_exercised(self) -> bool:
+        """Whether too few runs were active, of an arm that was active in some."""
+        return self.usable.active is False and not self.idle
+
+    @property
+    def obstacle(self) -> ComparisonFinding | None:
+        """The finding that keeps the comparison from a verdict, None if nothing does."""
+        return obstacle(self.findings)
+
+    @cached_property
     def starvation(self) -> Starvation:
         """By how much requests in flight fell short of those asked for, on either side."""
         return starvation(self.sides.reference, self.sides.arm)
 
     @property
+    def levels_compared(self) -> list[int]:
+        """The levels of the values, each once."""
+        paired = self.usable.paired
+        if self.question.kind != "peak":
+            return sorted(set(self._reference_levels))
+        used = {
+            paired.levels[side].get(run, 0)
+            for pair in paired.pairing.pairs
+            for side, run in enumerate(pair)
+        }
+        return sorted(used)
+
+    @property
+    def _reference_levels(self) -> tuple[int, ...]:
+        levels = self.usable.paired.levels[1]
+        return tuple(levels.get(pair.reference_run, 0) for pair in self.usable.kept)
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """The key of the comparisons that are estimated together, with a shared residual: those of the same blocks.
+
+        A side in which nothing met the limits has no spread over runs, so it shares none with other cells.
+        """
+        kind = self.usable.paired.pairing.kind
+        question = self.question
+        apart = {"bridge": question.reference, "repeated": question.arm}.get(kind)
+        runs = tuple(pair.reference_run for pair in self.usable.kept)
+        sound = [pair for pair in self.usable.with_values if not pair.defects]
+        few = len(sound) < MIN_RUNS
+        group: tuple[Any, ...] = (kind, apart, runs, few, self._reference_levels)
+        if question.kind == "peak":
+            group = (kind, question.reference, runs, few)
+        of_goodput = question.metric == GOODPUT
+        alone = of_goodput and limits_met.is_none_met_on_one_side(self.sides)
+        return (*group, question.arm) if alone else group
+
+    @property
+    def stated_exclusions(self) -> tuple[Exclusion, ...]:
+        """The runs that the reason names beside the grounds: all, unless an obstacle names them or makes them idle.
+
+        If too few runs are usable and something else refuses the comparison, those that failed are still named.
+        """
+        refusing = {
+            finding.code for finding in self.findings if finding.severity == "refuses"
+        }
+        if "latencies_unknown" in refusing:
+            return ()
+        together = [
+            exclusion
+            for exclusion in self.usable.exclusions
+            if exclusion.code != "other_time"
+        ]
+        if refusing & _TOO_FEW:
+            others = refusing - _TOO_FEW - {"goodput_unknown"}
+            failed = tuple(exclusion for exclusion in together if exclusion.failed)
+            return failed if others else ()
+        if refusing - _OF_THE_LEVEL:
+            return tuple(together)
+        return self.usable.exclusions
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A comparison with its effect.
+
+    `contrast`: the effect with its errors, None with too few runs; `sd`: the spread of one run on the ln scale; `cells`:
+    how many were measured in its blocks; `findings`: those of the basis and of the estimation.
+    """
+
+    basis: ComparisonBasis
+    findings: tuple[ComparisonFinding, ...]
+    contrast: Contrast | None = None
+    sd: float = float("nan")
+    cells: int = 2
+
+    @property
+    def question(self) -> Question:
+        """The question."""
+        return self.basis.question
+
+    @property
+    def sides(self) -> Sides:
+        """The rows of the runs that give the effect."""
+        return self.basis.sides
+
+    @property
+    def obstacle(self) -> ComparisonFinding | None:
+        """The finding that keeps the comparison from a verdict, None if nothing does."""
+        return obstacle(self.findings)
+
+    @property
+    def effect_ln(self) -> float | None:
+        """The effect on the ln scale, None without common runs."""
+        if self.contrast is not None:
+            return self.contrast.theta
+        measured = len(self.sides) > 0 and self.question.reference is not None
+        return self.sides.difference if measured else None
+
+    @property
     def can_have_verdict(self) -> bool:
         """Whether the comparison can have a verdict."""
-        inactive = self.active is False and not self.idle
         return (
             self.contrast is not None
-            and not self.obstacle
-            and not self.replicate
-            and not inactive
+            and self.obstacle is None
+            and not self.basis.replicate
+            and not self.basis.not_exercised
         )
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The word for a comparison, one of `verdicts.py`, and its grounds. `indication`: what an indicative one points to."""
+
+    word: str
+    grounds: tuple[ComparisonFinding, ...] = ()
+    indication: str = ""
+
+
+@dataclass(frozen=True)
+class ComparisonVerdict:
+    """A comparison with its verdict.
+
+    `bound`: whether the difference is at least or at most as large as measured; `confidence`: of the interval that is
+    shown. `p_parity`: of an idle arm, that it costs less than the margin. `runs_to_resolve`: None for more than 1,000.
+    """
+
+    estimate: Estimate
+    family: str
+    judgement: Judgement
+    bound: str = ""
+    confidence: float = 0.95
+    p_parity: float = float("nan")
+    p_holm: float = float("nan")
+    p_parity_holm: float = float("nan")
+    cost_percent: float = float("nan")
+    q_value: float = float("nan")
+    discovery: bool | None = None
+    runs_to_resolve: int | None = None
+    parity_power: float = float("nan")
+
+    @property
+    def question(self) -> Question:
+        """The question."""
+        return self.estimate.question
+
+    @property
+    def p_value(self) -> float:
+        """The p value of no difference, not adjusted; NaN without errors."""
+        contrast = self.estimate.contrast
+        return float("nan") if contrast is None else contrast.p_difference()
 
 
 def contrast_pairs(
@@ -160,492 +274,111 @@ def contrast_pairs(
     return pairs
 
 
-def missing_value_reason(row: Mapping[str, Any], metric: str) -> str:
-    """Return why a level has no value of a metric that can be compared, "" if it has one: finite and above 0."""
-    if LEVEL_FAILED in failed_checks(row, True):
-        messages = [
-            outcome.message
-            for outcome in outcomes_of({MESSAGES: "", **row})
-            if outcome.name == LEVEL_FAILED
-        ]
-        return f"{FAILED} at this level{''.join(f' ({shorten(message, _CUT_MESSAGE)})' for message in messages)}"
-    value = number(row, metric)
-    # A level that delivered nothing has a goodput: nothing met the limits.
-    if value == 0 or (metric != GOODPUT and number(row, THROUGHPUT) == 0):
-        return (
-            DELIVERED_NOTHING if number(row, THROUGHPUT) == 0 else "with a value of 0"
-        )
-    if np.isnan(value):
-        return (
-            NOT_REACHED
-            if metric in str(row.get("not_reached")).split(";")
-            else NO_VALUE
-        )
-    if np.isinf(value):
-        return "with an infinite value"
-    return "with a negative value" if value < 0 else ""
+def findings_of(usable: UsableRuns, sides: Sides) -> Iterator[ComparisonFinding]:
+    """Yield what is found of the runs of a comparison, each input in turn; what refuses it, the most fundamental last."""
+    if not usable.enough:
+        yield _too_few(usable)
+    yield from _hardware(usable)
+    yield from _activity(usable)
+    yield new_finding(_BLOCKS[usable.paired.pairing.kind])
+    yield from findings_of_levels(sides)
+    yield from _runs(usable)
+    rows = (row for pair in usable.pairs for row in pair.rows if row is not None)
+    if changed := wrong_answers(list(rows)):
+        yield changed
+    yield from _latencies(usable)
+    if sides.metric == GOODPUT:
+        failed = any(exclusion.failed for exclusion in usable.exclusions)
+        if not sides.arm and not failed:
+            yield new_finding("goodput_unknown")
 
 
-def unfit_reason(row: Mapping[str, Any], metric: str) -> str:
-    """Return why a level may not enter a verdict on a metric, "" if it may."""
-    if failed := failed_checks(row, metric == THROUGHPUT):
-        return f"{FAILED} {', '.join(failed)}"
-    if metric == THROUGHPUT:
-        if declared_work(row).get("pause_s", "0") != "0":
-            return PAUSES
-        return OPEN_LOOP if row.get("rate_req_s", np.nan) > 0 else ""
-    if metric != GOODPUT:
-        counted = row[
-            "ttft_count" if metric.startswith("ttft") else "requests_completed"
-        ]
-        needed, few = latencies_needed(metric.rsplit("_", 1)[1]), FEW_LATENCIES
-    elif row["concurrency_shortfall"] > STARVED:
-        # Under too little load, limits are easier to meet.
-        return f"{100 * row['concurrency_shortfall']:.0f} % fewer requests {IN_FLIGHT}"
-    else:
-        counted, needed, few = row["goodput_settled"], MIN_SETTLED, FEW_SETTLED
-    return "" if counted >= needed else f"{counted:.0f} {few}, {needed} needed"
+def _too_few(usable: UsableRuns) -> ComparisonFinding:
+    """Return why too few blocks are fit for a verdict."""
+    told = [exclusion for exclusion in usable.exclusions if exclusion.has_words]
+    fit = len(usable.usable)
+    if not usable.with_values:
+        some = any(exclusion.summary for exclusion in told)
+        return new_finding("no_common_value" if some else "no_common_level")
+    absent = ("not_measured", "not_imported")
+    if fit == 1 and all(exclusion.code in absent for exclusion in told):
+        return new_finding("single_run")
+    return new_finding("few_runs", usable=fit, blocks=usable.blocks)
 
 
-@dataclass
-class _PairedRuns:
-    """The pairs of runs of a comparison, by the run of the reference, and why runs of it are not compared.
-
-    `rows`: pairs with a value on both sides; `states`: whether counters show arm and reference active, as far as both
-    delivered something; `unusable`: pairs that may enter no verdict; `inactive`, `reasons`: side and run -> why.
-    `arm_was_active`: whether counters show the arm active in any run.
-    """
-
-    rows: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = field(
-        default_factory=dict
-    )
-    states: dict[int, tuple[bool | None, bool | None]] = field(default_factory=dict)
-    unusable: set[int] = field(default_factory=set)
-    inactive: dict[tuple[Side, int], Exclusion] = field(default_factory=dict)
-    reasons: dict[tuple[Side, int], Exclusion] = field(default_factory=dict)
-    arm_was_active: bool = False
-
-    @property
-    def never_active(self) -> bool:
-        """Whether counters show the arm idle wherever they were read, against a reference without an active tier."""
-        idle = all(
-            arm is False and not reference for arm, reference in self.states.values()
-        )
-        return bool(self.states) and idle and not self.arm_was_active
-
-    @property
-    def idle(self) -> set[int]:
-        """The runs in which counters show a side idle."""
-        return {run for run, state in self.states.items() if False in state}
-
-    @property
-    def aside(self) -> Set[int]:
-        """The runs that do not show what is asked of the arm: what it gains, or what it costs if it never was active.
-
-        Only runs that are known to be idle show what an idle arm costs.
-        """
-        return self.rows.keys() - self.idle if self.never_active else self.idle
-
-    @property
-    def usable(self) -> list[int]:
-        """The runs that may enter a verdict."""
-        return sorted(self.rows.keys() - self.unusable - self.aside)
-
-    @property
-    def enough(self) -> bool:
-        """Whether the usable runs are enough for a verdict."""
-        return len(self.usable) >= MIN_RUNS
-
-    @property
-    def kept(self) -> list[int]:
-        """The runs that give the effect: the usable ones; of too few, all that show what is asked, else all."""
-        if self.enough:
-            return self.usable
-        return sorted(self.rows.keys() - self.aside) or sorted(self.rows)
-
-    @property
-    def too_idle(self) -> bool:
-        """Whether idle runs are the reason for no verdict, as with them there would have been enough."""
-        if self.never_active:
-            return True
-        with_idle = len(self.usable) + len(self.idle - self.unusable)
-        otherwise_enough = with_idle >= MIN_RUNS or not self.rows.keys() - self.idle
-        return bool(self.idle) and not self.enough and otherwise_enough
-
-    def exclusions(self, pairing: Pairing) -> dict[tuple[Side, int], Exclusion]:
-        """Return why runs are left out, by side and run."""
-        if not self.never_active:
-            return self.inactive | self.reasons
-        unknown = Exclusion("activity not known")
-        aside = self.aside
-        not_known: dict[tuple[Side, int], Exclusion] = {
-            ("arm", arm_run): unknown for arm_run, run in pairing.pairs if run in aside
-        }
-        return not_known | self.reasons
-
-
-def _gather(
-    entry: ComparedCell,
-    pairing: Pairing,
-    levels: tuple[Mapping[int, int], Mapping[int, int]],
-    cells: tuple[CellRows, CellRows],
-    absent: tuple[Collection[int], Collection[int]],
-) -> _PairedRuns:
-    """Return the pairs of runs of a comparison, each with a value or with the reason why it has none."""
-    metric: str = entry.row["metric"]
-    missing = _not_measured(cells)
-    gathered = _PairedRuns()
-    for side, numbers in zip(SIDES, absent, strict=True):
-        gathered.reasons |= {(side, run): missing for run in numbers}
-    originals: dict[tuple[float | None, ...], tuple[Side, int]] = {}
-    for arm_run, run in pairing.pairs:
-        ours, theirs = (
-            cells[n].get((at, levels[n].get(at, 0)))
-            for n, at in enumerate((arm_run, run))
-        )
-        state = is_active(ours), is_active(theirs)
-        gathered.arm_was_active |= bool(state[0])
-        gaps = _gaps((arm_run, run), (ours, theirs), metric, missing)
-        # Counters at rest do not show an idle arm where nothing was delivered.
-        if state != (None, None) and not any(gap.failed for gap in gaps.values()):
-            gathered.states[run] = state
-        if False in state:
-            gathered.inactive["arm", arm_run] = Exclusion("not active")
-        if not gaps and ours is not None and theirs is not None:
-            gaps = _copies((arm_run, run), (ours, theirs), originals, entry)
-        gathered.reasons |= gaps
-        if gaps or ours is None or theirs is None:
-            continue
-        gathered.rows[run] = ours, theirs
-        if defects := _defects((arm_run, run), (ours, theirs), metric):
-            gathered.reasons |= defects
-            gathered.unusable.add(run)
-    return gathered
-
-
-def collect_values(
-    entry: ComparedCell,
-    pairing: Pairing,
-    levels: tuple[Mapping[int, int], Mapping[int, int]],
-    cells: tuple[CellRows, CellRows],
-    absent: tuple[Collection[int], Collection[int]] = ((), ()),
-) -> None:
-    """Fill in an entry's values, and its obstacle if it gets no verdict.
-
-    `levels`: run -> level that is compared, `cells`: rows, and `absent`: runs that were not measured, each of arm and
-    reference. Runs in which an arm was not active, without a value, on unlike machines, equal to another to the digit,
-    or with a level that failed a check, are left out, each with its reason. If too few remain for a verdict, all runs
-    with active arms are kept to describe the effect; if there are none, all runs. An arm that was not active in any
-    run, against a cell that was not either, is idle: its runs show what it costs.
-    """
-    gathered = _gather(entry, pairing, levels, cells, absent)
-    rows, kept = gathered.rows, gathered.kept
-    entry.idle = gathered.never_active
-    entry.active = not gathered.too_idle if gathered.states else None
-    entry.runs_left_out = gathered.exclusions(pairing)
-    # The runs of a bridge have other numbers on the other side.
-    numbered = set() if pairing.kind == "bridge" else rows.keys()
-    entry.left_out = exclusions_text(entry, entry.runs_left_out, of_both=numbered)
-    arm_rows, reference_rows = (
-        [rows[run][0] for run in kept],
-        [rows[run][1] for run in kept],
-    )
-    entry.sides = Sides(entry.row["metric"], reference_rows, arm_rows)
-    entry.other_time = pairing.kind == "other time"
-    blocks = (
-        len(pairing.pairs) + len(pairing.separate_pairs) + len({*absent[0], *absent[1]})
-    )
-    if not gathered.enough:
-        entry.obstacle = _obstacle(entry, blocks, len(gathered.usable), len(rows))
-    few_runs = entry.obstacle
-    entry.add_evidence(*_hardware(rows, len(gathered.usable)))
-    entry.add_evidence(*_activity(gathered))
-    entry.add_evidence(
-        _BLOCKS[pairing.kind], *evidence_of_levels(entry.sides), *_runs(entry, blocks)
-    )
-    if changed := wrong_answers(_rows_of_pairs(pairing, levels, cells)):
-        entry.add_evidence(changed)
-    if few_runs not in ("", SINGLE):
-        # The obstacle lists all; if it is another one now, what failed is still named.
-        failed = {key: run for key, run in entry.runs_left_out.items() if run.failed}
-        entry.left_out = (
-            exclusions_text(entry, failed, of_both=numbered)
-            if entry.obstacle != few_runs
-            else ""
-        )
-    compared = [levels[1].get(run, 0) for run in kept]
-    entry.row |= {
-        "runs": len(kept),
-        "levels_compared": ";".join(map(str, sorted(set(compared)))),
-    }
-    # Cells are estimated together, with a shared residual, if they were measured in the same blocks.
-    entry.group = (
-        pairing.kind,
-        {"bridge": entry.reference, "repeated": entry.arm}.get(pairing.kind),
-        tuple(kept),
-        len(rows.keys() - gathered.unusable) < MIN_RUNS,
-        tuple(compared),
-    )
-
-
-def _rows_of_pairs(
-    pairing: Pairing,
-    levels: tuple[Mapping[int, int], Mapping[int, int]],
-    cells: tuple[CellRows, CellRows],
-) -> list[Mapping[str, Any]]:
-    """The rows of all paired runs, of arm and reference, as far as the levels were measured."""
-    rows = []
-    for pair in pairing.pairs:
-        for run, levels_of_side, rows_of_side in zip(pair, levels, cells, strict=True):
-            row = rows_of_side.get((run, levels_of_side.get(run, 0)))
-            if row is not None:
-                rows.append(row)
-    return rows
-
-
-def is_active(row: Mapping[str, Any] | pd.Series[Any] | None) -> bool | None:
-    """Return whether the arm was active, by a row of levels.csv or peak.csv; None without a row, or if it is not known.
-
-    It is what `analysis.levels.activity` decided of the level, or of all runs at the peak.
-    """
-    if row is None or pd.isna(row["exercised"]):
-        return None
-    return bool(row["exercised"])
-
-
-def refuse_unknown_latencies(
-    entry: ComparedCell,
-    pairing: Pairing,
-    levels: tuple[Mapping[int, int], Mapping[int, int]],
-    cells: tuple[CellRows, CellRows],
-) -> None:
-    """Refuse a filled entry its verdict if too few runs have a known latency.
-
-    `levels` and `cells`: as for `collect_values`.
-    """
-    sides = ("the arm", "the cell it is compared with")
-    reasons: dict[tuple[int, int], str] = {}
-    for pair in pairing.pairs:
-        for side, of_runs, of_level, run in zip(
-            sides, cells, levels, pair, strict=True
-        ):
-            row = of_runs.get((run, of_level.get(run, 0)))
-            if row is not None and (
-                reason := unknown_latency(row, entry.row["metric"])
-            ):
-                reasons.setdefault(pair, f"in {side}, {reason}")
-    if reasons and len(pairing.pairs) - len(reasons) < MIN_RUNS:
-        many = f"{len(reasons)} of {len(pairing.pairs)} runs"
-        entry.add_evidence(
-            Evidence(
-                "latencies",
-                "not known",
-                "refuses",
-                f"{next(iter(reasons.values()))} ({many})",
-            )
-        )
-        entry.left_out = ""
-
-
-def _activity(gathered: _PairedRuns) -> list[Evidence]:
-    """The evidence from whether the arms were active; none where that is not known."""
-    if gathered.never_active:
-        return [Evidence("activity", "not active")]
-    if not gathered.states:
-        return []
-    arm_idle = any(arm is False for arm, _ in gathered.states.values())
-    whose = "the arm" if arm_idle else "the cell it is compared with"
-    known = len(gathered.states)
-    active = known - len(gathered.idle)
-    summary, reason = f"active in {active} of {known} runs", ""
-    if not active:
-        summary, reason = "not active", idle_reason(whose)
-    elif gathered.too_idle:
-        reason = f"{whose}'s own counters rose in {active} of {known} runs at this level, {MIN_RUNS} needed"
-    return [Evidence("activity", summary, "refuses" if reason else "sound", reason)]
-
-
-def idle_reason(whose: str = "the arm") -> str:
-    """Return the reason that counters give where a tier was idle."""
-    return f"by its own counters {whose} served next to nothing at this level"
-
-
-def _obstacle(entry: ComparedCell, blocks: int, fit: int, known: int) -> str:
-    """The reason why too few of the `blocks` are fit for a verdict; `known`: how many have a value on both sides."""
-    reasons = entry.runs_left_out.values()
-    if not known:
-        return (
-            f"no run has a value in both cells: {entry.left_out}"
-            if any(run.summary for run in reasons)
-            else NO_LEVEL
-        )
-    if fit == 1 and all(run.reason == NOT_MEASURED for run in reasons):
-        return SINGLE
-    return (
-        f"{fit} of {blocks} runs usable in {FEW_RUNS}: {entry.left_out}"
-        if reasons
-        else f"{fit} runs of {FEW_RUNS}"
-    )
-
-
-def _not_measured(cells: tuple[CellRows, CellRows]) -> Exclusion:
-    """The reason of a run that was not measured; nobody knows how many imported runs there should have been."""
-    imported = any(
-        row.get("engine") == IMPORTED for rows in cells for row in rows.values()
-    )
-    return Exclusion(NOT_MEASURED, NOT_MEASURED, failed=not imported)
-
-
-def _machine(row: Mapping[str, Any]) -> str:
-    """A text that is equal on equal machines, "" if it was not recorded."""
-    hardware = row.get("hardware")
-    return hardware if isinstance(hardware, str) else ""
-
-
-def _gaps(
-    runs: tuple[int, int],
-    pair: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None],
-    metric: str,
-    missing: Exclusion,
-) -> dict[tuple[Side, int], Exclusion]:
-    """The reasons why runs of a pair, of arm and reference, have no value, by side and run; empty if both have one."""
-    exclusions: dict[tuple[Side, int], Exclusion] = {}
-    for side, run, row in zip(SIDES, runs, pair, strict=True):
-        reason = NO_ROW if row is None else missing_value_reason(row, metric)
-        if row is None:
-            exclusions[side, run] = missing._replace(reason=NO_ROW)
-        elif reason:
-            # A latency that was not recorded says nothing of how long it was.
-            failed = reason != NO_VALUE or metric == THROUGHPUT
-            unknown = unknown_latency(row, metric) if reason == NO_VALUE else ""
-            exclusions[side, run] = Exclusion(
-                unknown or reason, reason.partition(" (")[0], failed
-            )
-    reasons = {exclusion.reason for exclusion in exclusions.values()}
-    lacks_alike = reasons in ({NO_ROW}, {NO_VALUE})
-    if len(exclusions) == len(SIDES) and (
-        lacks_alike or not any(exclusion.failed for exclusion in exclusions.values())
-    ):
-        # What neither side has is no finding about one of them.
-        return {
-            key: Exclusion(exclusion.reason) for key, exclusion in exclusions.items()
-        }
-    return exclusions
-
-
-def _copies(
-    runs: tuple[int, int],
-    pair: tuple[Mapping[str, Any], Mapping[str, Any]],
-    originals: dict[tuple[float | None, ...], tuple[Side, int]],
-    entry: ComparedCell,
-) -> dict[tuple[Side, int], Exclusion]:
-    """The runs of a pair that repeat one of `originals` to the digit, as only a copy does; others are added to it."""
-    exclusions: dict[tuple[Side, int], Exclusion] = {}
-    for side, run, row in zip(SIDES, runs, pair, strict=True):
-        measured = [number(row, name) for name in MEASURED]
-        # NaN is not equal to itself.
-        values = tuple(None if np.isnan(value) else value for value in measured)
-        first = originals.setdefault(values, (side, run))
-        if first != (side, run):
-            whose = f" of {_label(entry, first[0])}" if first[0] != side else ""
-            exclusions[side, run] = Exclusion(
-                f"equal to run {first[1]}{whose} to the digit", "copied"
-            )
-    return exclusions
-
-
-def _defects(
-    runs: tuple[int, int],
-    pair: tuple[Mapping[str, Any], Mapping[str, Any]],
-    metric: str,
-) -> dict[tuple[Side, int], Exclusion]:
-    """The reasons why values of a pair, of arm and reference, may enter no verdict, by side and run; {} if they may."""
-    exclusions: dict[tuple[Side, int], Exclusion] = {}
-    if _machine(pair[0]) != _machine(pair[1]):
-        exclusions["arm", runs[0]] = Exclusion("on another machine")
-    for side, run, row in zip(SIDES, runs, pair, strict=True):
-        if reason := unfit_reason(row, metric):
-            failed = failed_checks(row, metric == THROUGHPUT)
-            summary = "failed a check" if failed else "left out"
-            if reason in SET_BY_THE_LOAD:
-                summary = ""
-            exclusions[side, run] = Exclusion(
-                reason, summary, failed=any(name in _OF_SERVER for name in failed)
-            )
-    return exclusions
-
-
-def _hardware(
-    rows: Mapping[int, Sequence[Mapping[str, Any]]], usable: int
-) -> list[Evidence]:
-    """The evidence from the machines of the pairs of each run, of which so many are `usable`; none without a pair."""
-    pairs = [tuple(map(_machine, pair)) for pair in rows.values()]
+def _hardware(usable: UsableRuns) -> Iterator[ComparisonFinding]:
+    """Yield what the machines of the pairs with values were; nothing without a pair."""
+    pairs = [tuple(map(machine, pair.known_rows)) for pair in usable.with_values]
     if not pairs:
-        return []
-    unlike = sum(ours != theirs for ours, theirs in pairs)
-    where = f" in {unlike} of {len(pairs)} runs" if unlike < len(pairs) else ""
-    if unlike and (not where or usable < MIN_RUNS <= usable + unlike):
-        return [
-            Evidence(
-                "hardware", "other hardware", "refuses", f"{OTHER_HARDWARE}{where}"
-            )
-        ]
+        return
+    unlike = sum(arm != reference for arm, reference in pairs)
+    fit = len(usable.usable)
     if unlike:
-        return [Evidence("hardware", f"other hardware{where}", "qualifies")]
+        all_unlike = unlike == len(pairs)
+        refused = all_unlike or fit < MIN_RUNS <= fit + unlike
+        code = "other_machine" if refused else "other_machine_in_some_runs"
+        yield new_finding(code, unlike=unlike, pairs=len(pairs))
+        return
     machines = {name for pair in pairs for name in pair}
     if "" in machines:
-        return [Evidence("hardware", "machine not recorded", "unknown")]
-    return [
-        Evidence(
-            "hardware",
-            "one machine" if len(machines) < 2 else "one machine in each run",
+        yield new_finding("machine_unknown")
+    else:
+        one = len(machines) == 1
+        yield new_finding("one_machine" if one else "one_machine_in_each_run")
+
+
+def _activity(usable: UsableRuns) -> Iterator[ComparisonFinding]:
+    """Yield whether the arms were active; nothing where that is not known."""
+    if usable.never_active:
+        yield new_finding("never_active")
+        return
+    known = usable.of_known_activity
+    if not known:
+        return
+    arm_idle = any(pair.activity[0] is False for pair in known)
+    side = "arm" if arm_idle else "reference"
+    active = len(known) - len(usable.idle)
+    if not active:
+        yield new_finding("not_active", side=side)
+    else:
+        code = "few_active" if usable.too_idle else "active"
+        yield new_finding(code, side=side, active=active, known=len(known))
+
+
+def _runs(usable: UsableRuns) -> Iterator[ComparisonFinding]:
+    """Yield how many runs are left out; nothing if no run is, or if it says nothing of either cell."""
+    told = [exclusion for exclusion in usable.exclusions if exclusion.summary]
+    if not told:
+        return
+    counts: dict[tuple[str, str], dict[str, Any]] = {}
+    for exclusion in told:
+        count = counts.setdefault(
+            (exclusion.side, exclusion.summary),
+            {"side": exclusion.side, "code": exclusion.code, "runs": 0},
         )
-    ]
-
-
-def _runs(entry: ComparedCell, blocks: int) -> list[Evidence]:
-    """The evidence from the runs that are left out; none if no run is, or if it says nothing of either cell."""
-    counts = Counter(
-        (side, run.summary)
-        for (side, _), run in entry.runs_left_out.items()
-        if run.summary
-    )
-    if not counts:
-        return []
-    summary = ", ".join(
-        f"{count} of {blocks} runs of {_label(entry, side)} {what}"
-        for (side, what), count in counts.items()
-    )
+        count["runs"] += 1
     failed = Counter(
-        side for (side, _), run in entry.runs_left_out.items() if run.failed
+        exclusion.side for exclusion in usable.exclusions if exclusion.failed
     )
-    many = tuple(side for side in SIDES if failed[side] > MOST_FAILED * blocks)
-    return [Evidence("runs", summary, "qualifies", against=many)]
+    many = [side for side in SIDES if failed[side] > MOST_FAILED * usable.blocks]
+    yield new_finding(
+        "runs_left_out", counts=[*counts.values()], blocks=usable.blocks, against=many
+    )
 
 
-def exclusions_text(
-    entry: ComparedCell,
-    runs: Mapping[tuple[Side, int], Exclusion],
-    of_both: Collection[int] = (),
-) -> str:
-    """Return which runs are left out and why; those `of_both` have a value in both cells, and name none."""
-    both = {
-        (run, exclusion.reason): None
-        for (_, run), exclusion in sorted(runs.items())
-        if run in of_both
-    }
-    sided: dict[tuple[Side, str], list[str]] = {}
-    for (side, run), exclusion in sorted(runs.items()):
-        if run not in of_both:
-            sided.setdefault((side, exclusion.reason), []).append(str(run))
-    parts = [f"run {run}: {reason}" for run, reason in sorted(both)]
-    for (side, reason), numbers in sided.items():
-        parts.append(
-            f"run{'s' * (len(numbers) > 1)} {', '.join(numbers)} of {_label(entry, side)}: {reason}"
+def _latencies(usable: UsableRuns) -> Iterator[ComparisonFinding]:
+    """Yield that too few runs have a known latency, if so."""
+    unknown = []
+    for pair in usable.pairs:
+        causes = (
+            unknown_latency(row, usable.paired.metric, side)
+            for side, row in zip(SIDES, pair.rows, strict=True)
+            if row is not None
         )
-    return "; ".join(parts)
-
-
-def _label(entry: ComparedCell, side: Side) -> str:
-    cell = entry.arm if side == "arm" or entry.reference is None else entry.reference
-    return cell.label
+        unknown += list(filter(None, causes))[:1]
+    pairs = len(usable.pairs)
+    if unknown and pairs - len(unknown) < MIN_RUNS:
+        first = asdict(unknown[0])
+        yield new_finding(
+            "latencies_unknown", first=first, unknown=len(unknown), pairs=pairs
+        )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,23 +14,20 @@ from kveval.analysis.estimators.intervals import (
     percent,
     welch,
 )
-from kveval.analysis.estimators.power import parity_power, runs_to_resolve
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.statistics.comparison import (
-    CellRows,
-    ComparedCell,
-    missing_value_reason,
-    unfit_reason,
-)
-from kveval.analysis.statistics.evidence import Evidence
+from kveval.analysis.statistics.comparison import ComparisonBasis, Estimate
+from kveval.analysis.statistics.exclusions import unusable
+from kveval.analysis.statistics.findings import ComparisonFinding, new_finding
 from kveval.analysis.statistics.inputs import failed_requests_bounds
-from kveval.analysis.statistics.pairing import epoch_seconds
+from kveval.analysis.statistics.pairing import CellRows, epoch_seconds
 from kveval.analysis.statistics.run_times import (
+    SessionEffect,
     constant_offset,
     group_by_session,
     session_effect,
     trend_error,
 )
+from kveval.analysis.statistics.sides import Sides
 from kveval.analysis.statistics.uncertainty import widen_by_noise
 from kveval.campaign.cell import Cell
 
@@ -41,197 +37,167 @@ from kveval.campaign.cell import Cell
 _CROSS_FITTED = 1.36
 
 
-def estimate(
-    entries: Sequence[ComparedCell],
-    margin: float,
+def estimates(
+    bases: Sequence[ComparisonBasis],
     alpha: float,
     method: str,
     pauses: Sequence[float] = (),
-) -> None:
-    """Fill in effects, and with two or more runs their errors, for all cells of the same blocks together.
+) -> list[Estimate]:
+    """Return the comparisons with their effects, and with two or more runs their errors, in the order given.
 
-    `pauses`: the times of the campaign's pauses, s since 1970, which separate sessions.
+    `bases`: all of one model and metric, those of cells that ran the same configuration among them; cells of the same
+    blocks are estimated together. `pauses`: the times of the campaign's pauses, s since 1970, which separate sessions.
     """
-    groups: dict[tuple[Any, ...], list[ComparedCell]] = {}
-    for entry in entries:
-        if len(entry.sides) == 0 or entry.reference is None:
+    made = {basis: Estimate(basis, basis.findings) for basis in bases}
+    groups: dict[tuple[object, ...], list[ComparisonBasis]] = {}
+    for basis in bases:
+        if len(basis.sides) < 2 or basis.question.reference is None:
             continue
-        entry.row["effect_percent"] = percent(entry.sides.difference)
-        if len(entry.sides) >= 2 and entry.other_time:
-            contrast = welch(*entry.sides.logs[::-1])
-            write_estimate(
-                entry,
-                contrast,
-                float(contrast.se * np.sqrt(len(entry.sides) / 2)),
-                margin,
-                alpha,
-            )
-        elif len(entry.sides) >= 2:
-            groups.setdefault(entry.group, []).append(entry)
+        if basis.usable.paired.pairing.kind == "other time":
+            made[basis] = _of_other_times(basis)
+        else:
+            groups.setdefault(basis.group, []).append(basis)
     for members in groups.values():
-        _estimate_blocks(members, margin, alpha, method, pauses)
+        blocks = _Blocks.of(members, method, pauses)
+        made |= {basis: blocks.estimate(basis) for basis in members}
+    return _widened_by_copies([made[basis] for basis in bases], alpha)
 
 
-def _estimate_blocks(
-    members: Sequence[ComparedCell],
-    margin: float,
-    alpha: float,
-    method: str,
-    pauses: Sequence[float],
-) -> None:
-    """Estimate the comparisons of cells that were measured in the same blocks."""
-    columns: dict[Cell, tuple[Array, Array]] = {}
-    for entry in members:
-        assert entry.reference is not None
-        of_both = (entry.reference, entry.sides.reference), (entry.arm, entry.sides.arm)
-        for (cell, rows), logs in zip(of_both, entry.sides.logs, strict=True):
-            starts = np.array(
-                [epoch_seconds(row.get("run_started")) for row in rows],
-                dtype=np.float64,
-            )
-            columns.setdefault(cell, (logs, starts))
-    place = {cell: number for number, cell in enumerate(columns)}
-    table = np.column_stack([logs for logs, _ in columns.values()])
-    starts = np.column_stack([times for _, times in columns.values()])
-    pairs = [
-        (place[entry.arm], place[entry.reference])
-        for entry in members
-        if entry.reference is not None
-    ]
-    groups = group_by_session(starts, pauses)
-    session_part = session_effect(table, groups)
-    trend = trend_error(table, starts)
-    for entry, contrast, (arm, reference) in zip(
-        members, contrasts(table, pairs, method), pairs, strict=True
-    ):
-        entry.cells = len(columns)
-        sd = float(contrast.se * np.sqrt(len(table) / 2))
-        widened = replace(
-            contrast,
-            se=contrast.se
-            * float(np.sqrt(_CROSS_FITTED if entry.kind == "peak" else 1.0)),
+def _of_other_times(basis: ComparisonBasis) -> Estimate:
+    """The estimate of two cells that share no blocks."""
+    contrast = welch(*basis.sides.logs[::-1])
+    sd = float(contrast.se * np.sqrt(len(basis.sides) / 2))
+    known = within_runs(contrast, basis.sides)
+    return Estimate(basis, basis.findings, known, sd)
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """Comparisons of cells that were measured in the same blocks; tables are runs x cells, in the order of `cells`."""
+
+    cells: tuple[Cell, ...]
+    contrasts: Mapping[ComparisonBasis, Contrast]
+    starts: Array
+    sessions: int
+    session_part: SessionEffect | None
+    trend: float | None
+
+    @classmethod
+    def of(
+        cls, members: Sequence[ComparisonBasis], method: str, pauses: Sequence[float]
+    ) -> _Blocks:
+        """Return the blocks of these comparisons."""
+        columns: dict[Cell, tuple[Array, Array]] = {}
+        pairs = []
+        for basis in members:
+            question, sides = basis.question, basis.sides
+            assert question.reference is not None
+            of_both = (question.reference, sides.reference), (question.arm, sides.arm)
+            for (cell, rows), logs in zip(of_both, sides.logs, strict=True):
+                times = [epoch_seconds(row.get("run_started")) for row in rows]
+                columns.setdefault(cell, (logs, np.array(times, dtype=np.float64)))
+            places = [*columns]
+            pairs.append((places.index(question.arm), places.index(question.reference)))
+        table = np.column_stack([logs for logs, _ in columns.values()])
+        starts = np.column_stack([times for _, times in columns.values()])
+        groups = group_by_session(starts, pauses)
+        estimated = contrasts(table, pairs, method)
+        return cls(
+            tuple(columns),
+            dict(zip(members, estimated, strict=True)),
+            starts,
+            len(groups),
+            session_effect(table, groups),
+            trend_error(table, starts),
         )
-        if session_part:
-            error = widened.se * float(np.sqrt(session_part.variance_factor))
+
+    def estimate(self, basis: ComparisonBasis) -> Estimate:
+        """Return the estimate of one of the comparisons."""
+        contrast, runs = self.contrasts[basis], len(self.starts)
+        sd = float(contrast.se * np.sqrt(runs / 2))
+        factor = _CROSS_FITTED if basis.question.kind == "peak" else 1.0
+        widened = replace(contrast, se=contrast.se * float(np.sqrt(factor)))
+        part = self.session_part
+        if part is not None:
             widened = replace(
                 widened,
-                se=error,
-                df=min(widened.df, session_part.df),
+                se=widened.se * float(np.sqrt(part.variance_factor)),
+                df=min(widened.df, part.df),
                 method="sessions",
             )
-        if session_part and session_part.significant:
-            reason = (
-                f"the {len(table)} runs were measured in {len(groups)} sessions and differ less within a session than "
-                "between them; the interval allows for that, and runs in further sessions would narrow it"
-            )
-            entry.add_evidence(
-                Evidence("blocks", f"{len(groups)} sessions", "qualifies", reason)
-            )
-        write_estimate(
-            entry,
-            _after_drift(
-                entry, widened, trend, constant_offset(starts, arm, reference)
-            ),
+        error, order = self._drift(basis)
+        widened = widened.with_error(error)
+        added = [*self._told_sessions(runs), order]
+        return Estimate(
+            basis,
+            (*basis.findings, *added),
+            within_runs(widened, basis.sides),
             sd,
-            margin,
-            alpha,
+            len(self.cells),
         )
 
+    def _told_sessions(self, runs: int) -> Iterator[ComparisonFinding]:
+        if self.session_part is not None and self.session_part.significant:
+            yield new_finding("sessions", runs=runs, sessions=self.sessions)
 
-def _after_drift(
-    entry: ComparedCell, contrast: Contrast, trend: float | None, offset: float | None
-) -> Contrast:
-    """Return a contrast with the error that a drift of the machine may have caused if the order never changed."""
-    if offset is None:
-        entry.add_evidence(Evidence("order", "not known", "unknown"))
-        return contrast
-    if offset == 0 or trend is None:
-        entry.add_evidence(Evidence("order", "varied"))
-        return contrast
-    error = trend * abs(offset)
-    reason = (
-        "every block was measured in the same order, so a drift of the machine looks like an effect of the arm: the "
-        f"interval allows for the runs' trend, {100 * error:.1f} % between the two cells; measure in random order"
-    )
-    entry.add_evidence(Evidence("order", "fixed order", "qualifies", reason))
-    return contrast.with_error(error)
+    def _drift(self, basis: ComparisonBasis) -> tuple[float, ComparisonFinding]:
+        """The error that a drift of the machine may have caused if the order never changed, and what is known of it."""
+        assert basis.question.reference is not None
+        arm, reference = map(
+            self.cells.index, (basis.question.arm, basis.question.reference)
+        )
+        offset = constant_offset(self.starts, arm, reference)
+        if offset is None:
+            return 0.0, new_finding("order_unknown")
+        if offset == 0 or self.trend is None:
+            return 0.0, new_finding("order_varied")
+        error = self.trend * abs(offset)
+        return error, new_finding("fixed_order", percent=100 * error)
 
 
-def write_estimate(
-    entry: ComparedCell, contrast: Contrast, sd: float, margin: float, alpha: float
-) -> None:
-    """Write a contrast into an entry, widened by the noise within its runs and by biases.
-
-    `sd` is the spread of one run on the ln scale.
-    """
-    entry.row["sd_percent"] = 100 * sd
-    sides = entry.sides
+def within_runs(contrast: Contrast, sides: Sides) -> Contrast:
+    """Return a contrast widened by the noise within its runs and by biases."""
     known = widen_by_noise(contrast, sides.reference, sides.arm, sides.metric)
     below, above = failed_requests_bounds(sides)
-    _write(
-        entry,
-        replace(known, below=known.below + below, above=known.above + above),
-        margin,
-        alpha,
-    )
+    return replace(known, below=known.below + below, above=known.above + above)
 
 
-def _write(
-    entry: ComparedCell, contrast: Contrast, margin: float, alpha: float
-) -> None:
-    entry.contrast = contrast
-    entry.row |= {
-        "effect_percent": percent(contrast.theta),
-        "p_value": contrast.p_difference(),
-        "p_parity": contrast.p_equivalence(margin),
-        "method": contrast.method,
-    }
-    show_interval(entry, 1 - alpha)
-
-
-def show_interval(entry: ComparedCell, confidence: float) -> None:
-    """Write the interval with a given confidence into an estimated entry."""
-    assert entry.contrast is not None
-    low, high = entry.contrast.interval(confidence)
-    entry.row |= {
-        "low_percent": percent(low),
-        "high_percent": percent(high),
-        "interval_percent": 100 * confidence,
-    }
-
-
-def widen_by_copies(
-    entries: Sequence[ComparedCell], margin: float, alpha: float
-) -> None:
+def _widened_by_copies(estimated: Sequence[Estimate], alpha: float) -> list[Estimate]:
     """Widen comparisons by the difference between cells that ran the same configuration, if it is significant.
 
-    `entries`: all of one model and metric, including those of copies with each other. A difference between copies is a
-    bias that the spread of runs does not show, and any other difference may contain it as well.
+    A difference between copies is a bias that the spread of runs does not show, and any other difference may contain it
+    as well.
     """
     copies = [
-        entry for entry in entries if entry.replicate and entry.contrast is not None
+        each.contrast for each in estimated if each.basis.replicate and each.contrast
     ]
-    adjusted = holm([entry.row["p_value"] for entry in copies])
+    if not copies:
+        return list(estimated)
+    adjusted = holm([contrast.p_difference() for contrast in copies])
     significant = [
-        abs(copy.contrast.theta)
-        for copy, p in zip(copies, adjusted, strict=True)
-        if copy.contrast and p < alpha
+        abs(contrast.theta)
+        for contrast, p in zip(copies, adjusted, strict=True)
+        if p < alpha
     ]
     bias = max(significant, default=0.0)
-    evidence = Evidence("replicates", "copies alike")
+    finding = new_finding("copies_alike")
     if significant:
-        apart = f"differ by {percent(bias):.1f} %"
-        reason = f"cells that ran the same configuration {apart}, more than by chance, so smaller differences get no verdict"
-        evidence = Evidence("replicates", f"replicates {apart}", "qualifies", reason)
-    for entry in entries if copies else ():
-        if not entry.replicate and entry.contrast is not None:
-            entry.add_evidence(evidence)
-            widened = replace(
-                entry.contrast,
-                below=entry.contrast.below + bias,
-                above=entry.contrast.above + bias,
-            )
-            _write(entry, widened, margin, alpha)
+        finding = new_finding("copies_differ", percent=percent(bias))
+    return [_with_bias(each, bias, finding) for each in estimated]
+
+
+def _with_bias(each: Estimate, bias: float, finding: ComparisonFinding) -> Estimate:
+    """Return an estimate with a bias to either side, and why; those of copies, and without errors, as they are."""
+    contrast = each.contrast
+    if each.basis.replicate or contrast is None:
+        return each
+    return replace(
+        each,
+        findings=(*each.findings, finding),
+        contrast=replace(
+            contrast, below=contrast.below + bias, above=contrast.above + bias
+        ),
+    )
 
 
 def configurations(cells: Mapping[Cell, CellRows]) -> dict[Cell, str]:
@@ -270,11 +236,7 @@ def pooled_spread(
         by_run: dict[int, list[float]] = {}
         for cell in group:
             for (run, at), row in cells[cell].items():
-                if (
-                    at == level
-                    and not missing_value_reason(row, metric)
-                    and not unfit_reason(row, metric)
-                ):
+                if at == level and unusable(row, metric) is None:
                     by_run.setdefault(run, []).append(float(np.log(row[metric])))
         for logs in by_run.values():
             # Equal to the digit are copies of one run.
@@ -282,18 +244,3 @@ def pooled_spread(
             squares += float(np.var(values)) * len(values)
             freedom += len(values) - 1
     return (float(np.sqrt(squares / freedom)), freedom) if freedom else None
-
-
-def add_runs_needed(
-    entry: ComparedCell, margin: float, alpha: float, comparisons: int
-) -> None:
-    """Write the runs needed for a verdict, and the power of these runs, adjusted for the family's `comparisons`."""
-    if entry.contrast is None:
-        return
-    sd, runs = entry.row["sd_percent"] / 100, max(len(entry.sides), 2)
-    count = max(comparisons, 1)
-    entry.row |= {
-        "runs_to_resolve": runs_to_resolve(sd, margin, entry.cells, alpha, count),
-        "parity_power_percent": 100
-        * parity_power(sd, margin, runs, entry.cells, alpha, count),
-    }

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.latencies import TITLES, parse_reasons
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.outcomes import MESSAGES, outcomes_of
 from kveval.analysis.levels.records import LATENCIES
-from kveval.analysis.statistics.evidence import Evidence, Rows, Sides, number, numbers
+from kveval.analysis.statistics.findings import ComparisonFinding, new_finding
+from kveval.analysis.statistics.sides import (
+    Rows,
+    Sides,
+    declared_work,
+    number,
+    numbers,
+)
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
@@ -56,50 +62,21 @@ COLUMNS = (
     *("checks_failed", MESSAGES),
 )
 """Columns of a level that the inputs are read from."""
-MEASURED = (
-    THROUGHPUT,
-    *_COUNTS,
-    *(f"{name}_ms_{label}" for name in LATENCIES for label in QUANTILES),
-)
-"""Columns of a level that two measurements never have in common to the digit."""
 # The check that fails if a tier does not have the cell's size.
 TIER_CHECK = "tier_capacity"
-UNKNOWN_WORK = (
-    "whether both did the same work is not known: the lengths of answers were not recorded on both sides, or for too "
-    "few requests; import results that have them, of more requests"
-)
 # The check that fails if a cache changes answers.
 ANSWERS_CHECK = "answers"
-NO_COUNTER = "no counter of the server was recorded that shows the arm active: record the server's metrics"
-_LIMITS = {
-    "gpu_power_limit_w": ("power limits", "W"),
-    "gpu_clock_limit_mhz": ("clock limits", "MHz"),
-}
+_LIMITS = ("gpu_power_limit_w", "gpu_clock_limit_mhz")
 # Limits are set; clocks move a little with temperature and load.
 _SAME_LIMIT = 0.01
 _SAME_CLOCK = 0.05
 # A GPU's load changes its clock as well; a difference beyond this is a setting.
 _OTHER_CLOCK = 0.15
-_WORDS = {
-    "prompt_tokens": "prompt tokens",
-    "output_tokens": "output tokens",
-    "prompt_stdev": "standard deviation of prompt tokens",
-    "output_stdev": "standard deviation of output tokens",
-    "prefix_tokens": "tokens of a prefix",
-    "prefix_count": "prefixes",
-    "turns": "turns",
-    "primed": "primed prefixes",
-    "burst_factor": "rate within bursts over the mean",
-    "document_tokens": "tokens of a user's document",
-    "document_stdev": "standard deviation of a document's tokens",
-    "pause_s": "seconds of a user's pause",
-    "pause_stdev_s": "standard deviation of pauses",
-    "prefix_zipf": "Zipf's exponent of the prefixes' popularity",
-}
-# Absent where they are 0.
-_SELDOM_GIVEN = (
-    *("document_tokens", "document_stdev", "pause_s", "pause_stdev_s"),
-    "prefix_zipf",
+# Numbers of the declared work that make it another.
+_DECLARED = (
+    *("prompt_tokens", "output_tokens", "prompt_stdev", "output_stdev"),
+    *("prefix_tokens", "prefix_count", "turns", "primed", "burst_factor"),
+    *("document_tokens", "document_stdev", "pause_s", "pause_stdev_s", "prefix_zipf"),
 )
 # May depend on the level, and so differ between peaks at different levels.
 _OF_LEVEL = ("prefix_tokens", "prefix_count")
@@ -124,68 +101,73 @@ _WITHIN_WINDOW = 2.0
 _SMALL_SHARE = 0.1
 
 
-def evidence_of_levels(sides: Sides) -> list[Evidence]:
-    """Return the inputs that the levels give; none if one of the sides has no level."""
+Difference = dict[str, Any]
+"""A quantity in which two sides differ, with both values."""
+
+
+def findings_of_levels(sides: Sides) -> list[ComparisonFinding]:
+    """Return what the levels say of the inputs; nothing if one of the sides has no level."""
     if not sides.reference or not sides.arm:
         return []
-    return [evidence for look in INPUTS if (evidence := look(sides)) is not None]
+    return [finding for look in INPUTS if (finding := look(sides)) is not None]
 
 
-def same_build(sides: Sides) -> Evidence:
+def same_build(sides: Sides) -> ComparisonFinding:
     """Return whether both sides ran the same build of the server, or differ in nothing but the build."""
     ours, theirs = (
         _texts(sides.arm, "server_build"),
         _texts(sides.reference, "server_build"),
     )
     if not ours or not theirs:
-        return Evidence("build", "build not recorded", "unknown")
+        return new_finding("build_unknown")
     if ours == theirs:
-        return Evidence("build", "one build")
+        return new_finding("one_build")
     settings = _texts(sides.arm, "arm_settings")
     if len(settings) == 1 and settings == _texts(sides.reference, "arm_settings"):
-        return Evidence("build", "builds compared")
-    ran = f"{' and '.join(ours)}, against {' and '.join(theirs)}"
-    return Evidence(
-        "build",
-        "other build",
-        "qualifies",
-        f"the effect is that of arm and build together: it ran {ran}",
-    )
+        return new_finding("builds_compared")
+    return new_finding("other_build", arm=ours, reference=theirs)
+
+
+def _plain(value: Any) -> Any:
+    """A number of a table as Python's own."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _texts(rows: Rows, column: str) -> list[str]:
     return sorted({str(row.get(column) or "") for row in rows} - {"", "nan"})
 
 
-def activity_known(sides: Sides) -> Evidence | None:
+def activity_known(sides: Sides) -> ComparisonFinding | None:
     """Return a problem if the activity of the arm or of the reference was not recorded; None if there is none."""
     for rows in (sides.arm, sides.reference):
         states = {str(row.get("activity") or "") for row in rows}
         if "not shown" in states and not states & {"shown", "none"}:
-            return Evidence("activity", "activity not shown", "indicates", NO_COUNTER)
+            return new_finding("activity_not_shown")
     return None
 
 
-def tier_size(sides: Sides) -> Evidence:
+def tier_size(sides: Sides) -> ComparisonFinding:
     """Return whether tiers have the sizes of their cells."""
     for row in (*sides.arm, *sides.reference):
         if TIER_CHECK in str(row.get("checks_failed") or "").split(";"):
-            requested = f"{number(row, 'tier_tokens'):,.0f} tokens"
             reported = number(row, "tier_reported_tokens")
-            summary = (
-                f"{reported:,.0f} tokens for {requested}"
-                if reported > 0
-                else "other than asked for"
+            return new_finding(
+                "other_tier_size",
+                tokens=_or_none(number(row, "tier_tokens")),
+                reported_tokens=reported if reported > 0 else None,
             )
-            reason = f"a tier of another size ({summary}): see the check, and measure with a tier of the size asked for"
-            return Evidence("tier", summary, "refuses", reason)
     sizes = numbers(sides.arm, "tier_tokens")
     if np.isnan(sizes).any():
-        return Evidence("tier", "size not recorded", "unknown")
-    return Evidence("tier", "as asked for" if sizes.any() else "none")
+        return new_finding("tier_size_unknown")
+    return new_finding("tier_as_declared" if sizes.any() else "no_tier")
 
 
-def undeclared_tier(sides: Sides) -> Evidence | None:
+def _or_none(value: float) -> float | None:
+    """A number, None in place of NaN, which JSON does not have."""
+    return None if math.isnan(value) else value
+
+
+def undeclared_tier(sides: Sides) -> ComparisonFinding | None:
     """Return a problem if the server's counters show a tier at work in a baseline that has none; None otherwise."""
     rows = sides.reference
     without = [
@@ -197,17 +179,15 @@ def undeclared_tier(sides: Sides) -> Evidence | None:
     active = sum(share > _OWN_HITS_SHARE for share in served)
     if not active:
         return None
-    summary = "a tier at work in the cell it is compared with"
-    most = f"up to {100 * np.nanmax(served):.2g} % of the lookups behind the device were hits"
-    return Evidence(
-        "tier",
-        summary,
-        "refuses",
-        f"{summary}, which has none: {most}, in {active} of {len(rows)} runs",
+    return new_finding(
+        "undeclared_tier",
+        share=float(np.nanmax(served)),
+        active=active,
+        runs=len(rows),
     )
 
 
-def same_definitions(sides: Sides) -> Evidence | None:
+def same_definitions(sides: Sides) -> ComparisonFinding | None:
     """Return a problem if statistics of generators that define them differently are compared; None otherwise.
 
     Numbers that are computed from the requests have one definition, whichever program recorded them.
@@ -218,9 +198,7 @@ def same_definitions(sides: Sides) -> Evidence | None:
         "aggregate_only" in str(row.get("checks_warned") or "") for row in rows
     ):
         return None
-    summary = f"statistics of {' and '.join(ours)} against {' and '.join(theirs)}"
-    reason = f"{summary}, which define them differently: compare reports that keep all requests"
-    return Evidence("work", summary, "refuses", reason)
+    return new_finding("other_definitions", arm=ours, reference=theirs)
 
 
 def _generators(rows: Rows) -> list[str]:
@@ -238,7 +216,7 @@ def _generation(version: str) -> str:
     return "GuideLLM up to 0.3" if old else "GuideLLM from 0.4 on"
 
 
-def wrong_answers(rows: Rows) -> Evidence | None:
+def wrong_answers(rows: Rows) -> ComparisonFinding | None:
     """Return the first run whose caches changed answers, None if there is none.
 
     `rows`: of all runs of both sides. One such run refuses the verdict: it cannot be left out like one that was merely
@@ -246,67 +224,53 @@ def wrong_answers(rows: Rows) -> Evidence | None:
     """
     for row in rows:
         if ANSWERS_CHECK in str(row.get("checks_failed") or "").split(";"):
-            failed = [
-                outcome
+            messages = [
+                outcome.message
                 for outcome in outcomes_of(row)
                 if (outcome.name, outcome.severity) == (ANSWERS_CHECK, "fail")
             ]
-            messages = (
-                "; ".join(outcome.message for outcome in failed)
-                or "its caches changed greedy answers"
+            return new_finding(
+                "wrong_answers",
+                scenario=row.get("scenario"),
+                run=_plain(row.get("run")),
+                messages=messages,
             )
-            run = f"{row.get('scenario')}, run {row.get('run')}"
-            reason = f"wrong answers, whose speed is no result: {run}: {messages}"
-            return Evidence("answers", "wrong answers", "refuses", reason)
     return None
 
 
-def same_clocks(sides: Sides) -> Evidence:
+def same_clocks(sides: Sides) -> ComparisonFinding:
     """Return whether the GPUs of both sides had the same power limits and clocks."""
     everything = (*sides.arm, *sides.reference)
     if all(number(row, "gpus") == 0 for row in everything):
-        return Evidence("clocks", "no GPU")
+        return new_finding("no_gpu")
     if differing := [
         *_limit_differences(sides),
         *_clock_differences(sides, _OTHER_CLOCK),
     ]:
-        summary = "; ".join(differing)
-        reason = f"the GPUs of the two cells differ in {summary}: set both to the same (nvidia-smi -pl, -lgc)"
-        return Evidence("clocks", f"other {summary}", "refuses", reason)
-    if difference := next(_clock_differences(sides, _SAME_CLOCK), ""):
-        reason = f"the GPUs of the two cells ran at different {difference}"
-        return Evidence("clocks", "other GPU clocks", "qualifies", reason)
+        return new_finding("other_limits", differences=differing)
+    if differing := [*_clock_differences(sides, _SAME_CLOCK)]:
+        return new_finding("other_clocks", differences=differing)
     ours, theirs = _throttle_reasons(sides.arm), _throttle_reasons(sides.reference)
     if ours != theirs:
-        only = {
-            "in the arm only": ours - theirs,
-            "in the cell it is compared with only": theirs - ours,
-        }
-        summary = "; ".join(
-            f"{', '.join(sorted(reasons))} {where}"
-            for where, reasons in only.items()
-            if reasons
-        )
-        return Evidence(
-            "clocks",
-            "GPU throttled on one side",
-            "qualifies",
-            f"GPUs throttled: {summary}",
+        return new_finding(
+            "throttled_on_one_side",
+            arm=sorted(ours - theirs),
+            reference=sorted(theirs - ours),
         )
     if all(math.isnan(number(row, "gpu_power_limit_w")) for row in everything):
-        return Evidence("clocks", "clocks not recorded", "unknown")
-    return Evidence("clocks", "equal clocks")
+        return new_finding("clocks_unknown")
+    return new_finding("equal_clocks")
 
 
-def _limit_differences(sides: Sides) -> Iterator[str]:
-    for column, (words, unit) in _LIMITS.items():
+def _limit_differences(sides: Sides) -> Iterator[Difference]:
+    for column in _LIMITS:
         ours, theirs = _known(sides.arm, column), _known(sides.reference, column)
         both = [*ours, *theirs]
         if ours and theirs and max(both) > (1 + _SAME_LIMIT) * min(both):
-            yield f"{words}: {_range(ours)} against {_range(theirs)} {unit}"
+            yield {"quantity": column, "arm": ours, "reference": theirs}
 
 
-def _clock_differences(sides: Sides, limit: float) -> Iterator[str]:
+def _clock_differences(sides: Sides, limit: float) -> Iterator[Difference]:
     """Clocks that differ although the slower side is not known to have been throttled: it was set lower."""
     ours, theirs = (
         _known(sides.arm, "gpu_clock_mhz"),
@@ -316,10 +280,9 @@ def _clock_differences(sides: Sides, limit: float) -> Iterator[str]:
         return
     own_mhz, reference_mhz = float(np.mean(ours)), float(np.mean(theirs))
     slower = sides.arm if own_mhz < reference_mhz else sides.reference
-    if abs(math.log(own_mhz / reference_mhz)) > limit and not _throttle_reasons(
-        slower
-    ) - {"applications_clocks_setting"}:
-        yield f"clocks: {own_mhz:,.0f} against {reference_mhz:,.0f} MHz"
+    throttled = _throttle_reasons(slower) - {"applications_clocks_setting"}
+    if abs(math.log(own_mhz / reference_mhz)) > limit and not throttled:
+        yield {"quantity": "gpu_clock_mhz", "arm": own_mhz, "reference": reference_mhz}
 
 
 def _throttle_reasons(rows: Rows) -> set[str]:
@@ -338,28 +301,24 @@ def _known(rows: Rows, column: str) -> list[float]:
     return [value for value in numbers(rows, column).tolist() if not math.isnan(value)]
 
 
-def _range(values: list[float]) -> str:
-    return " to ".join(f"{value:,.0f}" for value in sorted({min(values), max(values)}))
-
-
-def same_work(sides: Sides) -> Evidence:
+def same_work(sides: Sides) -> ComparisonFinding:
     """Return whether the work was the same; if not, what differs, with the values of both sides.
 
     Lengths are known if both sides declare them, or both counted them well enough. Answers of unknown length are not
     the same work; prompts of unknown length are said beside the verdict.
     """
-    differing = list(
-        dict.fromkeys([*_declared_differences(sides), *_observed_differences(sides)])
-    )
+    differing = [*_declared_differences(sides), *_observed_differences(sides)]
     if differing:
-        summary = "; ".join(differing)
-        reason = f"not the same work: {summary} in the cell it is compared with; measure both with one workload"
-        return Evidence("work", summary, "refuses", reason)
+        return new_finding("other_work", differences=_each_once(differing))
     if not _known_on_both(sides, "output"):
-        return Evidence("work", "not known", "refuses", UNKNOWN_WORK)
+        return new_finding("work_unknown")
     if not _known_on_both(sides, "prompt"):
-        return Evidence("work", "lengths of prompts not known", "qualifies")
-    return Evidence("work", "the same")
+        return new_finding("prompts_unknown")
+    return new_finding("same_work")
+
+
+def _each_once(differences: Iterable[Difference]) -> list[Difference]:
+    return list({tuple(each.values()): each for each in differences}.values())
 
 
 def _known_on_both(sides: Sides, name: str) -> bool:
@@ -372,47 +331,38 @@ def _known_on_both(sides: Sides, name: str) -> bool:
     return apart <= math.log1p(_MARGIN) or limit <= math.log1p(_VAGUE)
 
 
-def _declared_differences(sides: Sides) -> Iterator[str]:
+def _declared_differences(sides: Sides) -> Iterator[Difference]:
     """Differences in the declared work of paired runs, where both record it."""
     for theirs, ours in zip(sides.reference, sides.arm, strict=True):
         reference_work, own_work = declared_work(theirs), declared_work(ours)
         at_one_level = theirs.get("level") == ours.get("level")
-        for name, words in _WORDS.items():
+        for name in _DECLARED:
             own, reference = own_work.get(name), reference_work.get(name)
             if (
                 None not in (own, reference)
                 and own != reference
                 and (at_one_level or name not in _OF_LEVEL)
             ):
-                yield f"{words} {own} against {reference}"
+                yield {"quantity": name, "arm": own, "reference": reference}
         loads = [str(row.get("strategy") or "") for row in (ours, theirs)]
         if all(loads) and loads[0] != loads[1]:
-            yield f"load {loads[0]} against {loads[1]}"
+            yield {"quantity": "load", "arm": loads[0], "reference": loads[1]}
         rates = [number(row, "rate_req_s") for row in (ours, theirs)]
         if (
             at_one_level
             and min(rates) > 0
             and abs(math.log(rates[0] / rates[1])) > _RATE_MARGIN
         ):
-            yield f"requests/s sent {rates[0]:.3g} against {rates[1]:.3g}"
+            yield {"quantity": "rate_req_s", "arm": rates[0], "reference": rates[1]}
 
 
-def declared_work(row: Mapping[str, Any]) -> dict[str, str]:
-    """Return the numbers of a level's declared work as texts by name, {} where it is not known."""
-    text = row.get("workload")
-    if not isinstance(text, str) or not text:
-        return {}
-    given = dict(part.split("=", 1) for part in text.split(";"))
-    return dict.fromkeys(_SELDOM_GIVEN, "0") | given
-
-
-def _observed_differences(sides: Sides) -> Iterator[str]:
+def _observed_differences(sides: Sides) -> Iterator[Difference]:
     """Mean tokens of a request that differ by more than 2 % + 3 standard errors + the effect of cut-off requests.
 
     Long answers are cut off more often than short ones: if a share f is missing, the mean of the others is off by at
     most SD sqrt(f / (1 - f)) (Cauchy and Schwarz). Prompts are compared only if one version of GuideLLM counted both.
     """
-    names = {"output": "output tokens"}
+    names = ["output"]
     one_level = all(
         a.get("level") == b.get("level")
         for a, b in zip(sides.arm, sides.reference, strict=True)
@@ -424,14 +374,15 @@ def _observed_differences(sides: Sides) -> Iterator[str]:
         )
         == 1
     ):
-        names["prompt"] = "prompt tokens"
-    for name, words in names.items():
+        names.append("prompt")
+    for name in names:
         apart, limit = _token_difference(sides, name)
         if apart > limit:
             ours, theirs = (
                 _mean_tokens(rows, name)[0] for rows in (sides.arm, sides.reference)
             )
-            yield f"{words} of a request {ours:,.4g} against {theirs:,.4g}"
+            column = f"request_{name}_tokens"
+            yield {"quantity": column, "arm": ours, "reference": theirs}
 
 
 def _token_difference(sides: Sides, name: str) -> tuple[float, float]:
@@ -476,7 +427,7 @@ def tier_gain(sides: Sides) -> tuple[float, float] | None:
     """Return the share of the prompt tokens that the arm's tier served, and the most that it could gain, as ln.
 
     A closed loop that computes fewer prompt tokens delivers at most in proportion more, even if computing prompts is
-    all of its work. An arm computes fewer by what its tier served, or by what its device found beyond the reference's;
+    all of its work. An arm computes fewer by what its tier served, or by what its device finding beyond the reference's;
     preempted requests compute, or load, their tokens once more. None for latencies, whose quantiles may jump with few
     hits, between two levels, for a tier that served much, and where the counters do not tell.
     """
@@ -522,7 +473,7 @@ def _repeated(rows: Rows) -> float:
     return float(tokens.sum() / (numbers(rows, "requests_completed") * prompt).sum())
 
 
-def same_rates(sides: Sides) -> Evidence | None:
+def same_rates(sides: Sides) -> ComparisonFinding | None:
     """Return whether open loops had the same rates of requests, on which latencies depend; None for other loads."""
     both = sides.arm, sides.reference
     if (
@@ -533,13 +484,11 @@ def same_rates(sides: Sides) -> Evidence | None:
     for column, words in (("rate_req_s", "sent"), ("throughput_req_s", "answered")):
         ours, theirs = (float(numbers(rows, column).mean()) for rows in both)
         if ours > 0 and theirs > 0 and abs(ours / theirs - 1) > _SAME_LOAD:
-            summary = f"requests/s {words} {ours:.3g} against {theirs:.3g}"
-            reason = f"{summary} in the cell it is compared with: the latencies are those of different loads"
-            return Evidence("load", summary, "qualifies", reason)
-    return Evidence("load", "one rate")
+            return new_finding("other_rates", counted=words, arm=ours, reference=theirs)
+    return new_finding("one_rate")
 
 
-def same_first_visits(sides: Sides) -> Evidence | None:
+def same_first_visits(sides: Sides) -> ComparisonFinding | None:
     """Return whether as large a part of the prompts was visited for the first time; None where it is not known."""
     ours, theirs = (
         float(np.mean(numbers(rows, "first_visit_share")))
@@ -548,52 +497,32 @@ def same_first_visits(sides: Sides) -> Evidence | None:
     if math.isnan(ours) or math.isnan(theirs):
         return None
     if abs(ours - theirs) <= _SAME_VISITS:
-        return Evidence("visits", "first visits alike")
-    summary = f"first visits {100 * ours:.0f} against {100 * theirs:.0f} % of the prompt tokens"
-    reason = (
-        f"{summary} in the cell it is compared with, which no cache can hold: the effect is in part that of cold caches;"
-        " prime the prefixes, or use a longer warm-up"
-    )
-    return Evidence("visits", summary, "qualifies", reason)
+        return new_finding("same_visits")
+    return new_finding("other_visits", arm=ours, reference=theirs)
 
 
-def unknown_latency(row: Mapping[str, Any], metric: str) -> str:
-    """Return why a measured level has no value of a latency, "" if it has one, or was not measured."""
-    name, _, _ = metric.partition("_ms_")
-    if name not in TITLES or number(row, metric) > 0 or not number(row, THROUGHPUT) > 0:
-        return ""
-    if why := parse_reasons(row.get("latencies_unknown")).get(name):
-        return f"{TITLES[name]} is unknown: {why}"
-    if metric in str(row.get("not_reached") or "").split(";"):
-        return f"{TITLES[name]} is longer than anything observed: too many requests were cut off"
-    return f"{TITLES[name]} was not observed"
-
-
-def failed_requests(sides: Sides) -> Evidence:
+def failed_requests(sides: Sides) -> ComparisonFinding:
     """Return how many requests failed on each side, and whether more did on one (Fisher's exact test)."""
     (failed, total), (failed_there, total_there) = (
         _failed_and_total(sides.arm),
         _failed_and_total(sides.reference),
     )
     if not failed and not failed_there:
-        return Evidence("errors", "none")
-    here, there = (
-        f"{100 * part:.2g} %" if part else "none"
-        for part in (failed / total, failed_there / total_there)
-    )
-    summary = f"{here} of requests failed against {there}"
+        return new_finding("no_errors")
     # Imported here because it is slow, and requests rarely fail.
     from scipy.stats import fisher_exact  # noqa: PLC0415
 
     table = [[failed, total - failed], [failed_there, total_there - failed_there]]
     unlike = float(fisher_exact(table).pvalue) < _ALPHA
-    if not unlike and max(failed / total, failed_there / total_there) < _WORTH_SAYING:
-        return Evidence("errors", summary)
-    reason = (
-        f"errors: {failed} of {total:,} requests failed, {failed_there} of {total_there:,} in the cell it is compared"
-        " with: see the servers' logs"
+    few = max(failed / total, failed_there / total_there) < _WORTH_SAYING
+    return new_finding(
+        "few_errors" if few and not unlike else "errors",
+        failed=failed,
+        requests=total,
+        reference_failed=failed_there,
+        reference_requests=total_there,
+        bars_parity=unlike,
     )
-    return Evidence("errors", summary, "qualifies", reason, bars_parity=unlike)
 
 
 def failed_requests_bounds(sides: Sides) -> tuple[float, float]:
@@ -644,7 +573,7 @@ def _failed_and_total(rows: Rows) -> tuple[int, int]:
     return round(counts[-1]), max(1, round(sum(counts)))
 
 
-Input = Callable[[Sides], Evidence | None]
+Input = Callable[[Sides], ComparisonFinding | None]
 INPUTS: tuple[Input, ...] = (
     *(
         same_work,

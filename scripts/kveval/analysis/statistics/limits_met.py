@@ -12,15 +12,12 @@ import math
 import pandas as pd
 
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.statistics.comparison import ComparedCell
-from kveval.analysis.statistics.evidence import Rows
+from kveval.analysis.statistics.sides import Rows, Sides
 from kveval.analysis.statistics.uncertainty import FLOOR
 
 COLUMNS = ("goodput_met", "goodput_settled", "goodput_cut", "duration_s")
 """Columns of a level that a comparison of goodput needs in addition."""
 _HALF = 0.5
-NONE_IN_EITHER = "nothing met the limits in either: use looser limits or a lower level"
-UNKNOWN = "goodput is unknown for one of the two: it was not measured, or its report kept no requests"
 
 
 def replace_zero_goodput(levels: pd.DataFrame) -> pd.DataFrame:
@@ -38,43 +35,15 @@ def replace_zero_goodput(levels: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def add_goodput_obstacles(entry: ComparedCell) -> None:
-    """Set the obstacles to a verdict that only goodput has.
-
-    A side in which nothing met the limits has no spread over runs, so it does not share a spread with other cells.
-    """
-    if is_none_met_on_one_side(entry):
-        entry.group = (*entry.group, entry.arm)
-    rows = [*entry.sides.arm, *entry.sides.reference]
-    if not rows and not any(run.failed for run in entry.runs_left_out.values()):
-        entry.obstacle = UNKNOWN
-    elif not entry.obstacle and _without(rows) == len(rows):
-        entry.obstacle = NONE_IN_EITHER
+def runs_without(sides: Sides) -> tuple[int, int]:
+    """Return in how many of the compared runs nothing met the limits, of arm and reference."""
+    return _without(sides.arm), _without(sides.reference)
 
 
-def none_met_text(entry: ComparedCell) -> str:
-    """Return in how many of the compared runs nothing met the limits, by side; "" if there is no such run."""
-    sides = {
-        "the arm": entry.sides.arm,
-        "the cell it is compared with": entry.sides.reference,
-    }
-    parts = [
-        f"{who} in {_without(rows)} of {len(rows)} runs"
-        for who, rows in sides.items()
-        if _without(rows)
-    ]
-    return (
-        f"nothing met the limits in {' and in '.join(parts)}, which counts as half a request"
-        if parts
-        else ""
-    )
-
-
-def is_none_met_on_one_side(entry: ComparedCell) -> bool:
+def is_none_met_on_one_side(sides: Sides) -> bool:
     """Whether nothing met the limits in any run of one side: the difference is then at least as large as estimated."""
     return any(
-        rows and _without(rows) == len(rows)
-        for rows in (entry.sides.arm, entry.sides.reference)
+        rows and _without(rows) == len(rows) for rows in (sides.arm, sides.reference)
     )
 
 

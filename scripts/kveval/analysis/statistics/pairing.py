@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
+from kveval.store.run_file import IMPORTED
+
 Kind = Literal["blocks", "bridge", "repeated", "other time"]
+Row = Mapping[str, Any]
+"""A row of complete_metrics.csv."""
+CellRows = Mapping[tuple[int, int], Row]
+"""Run and level -> row."""
 # Start and end, seconds since 1970.
 Span = tuple[float, float]
 Spans = Mapping[int, Span]
@@ -32,6 +39,41 @@ class Pairing:
     pairs: Pairs
     kind: Kind
     separate_pairs: Pairs = ()
+
+
+@dataclass(frozen=True)
+class PairedRuns:
+    """The runs of two cells that are compared in a metric, each at its level; pairs of values are of arm and reference.
+
+    `levels`: run -> level; `rows`: all rows of the cells; `absent`: runs that a cell lacks; `labels`: names of the cells.
+    """
+
+    metric: str
+    pairing: Pairing
+    levels: tuple[Mapping[int, int], Mapping[int, int]] = ({}, {})
+    rows: tuple[CellRows, CellRows] = ({}, {})
+    absent: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
+    labels: tuple[str, str] = ("", "")
+
+    def row(self, side: int, run: int) -> Row | None:
+        """Return the row of a run of a side, 0 or 1, at its level; None without one."""
+        return self.rows[side].get((run, self.levels[side].get(run, 0)))
+
+    @cached_property
+    def imported(self) -> bool:
+        """Whether results were imported, so that nobody knows how many runs there should be."""
+        return any(
+            row.get("engine") == IMPORTED for rows in self.rows for row in rows.values()
+        )
+
+    @property
+    def measured(self) -> tuple[list[int], list[int]]:
+        """The numbers of the runs of each cell."""
+        return _run_numbers(self.rows[0]), _run_numbers(self.rows[1])
+
+
+def _run_numbers(rows: CellRows) -> list[int]:
+    return sorted({run for run, _ in rows})
 
 
 def run_spans(rows: Iterable[Mapping[str, Any]]) -> dict[int, Span]:

@@ -17,7 +17,7 @@ from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import is_unsteady
-from kveval.analysis.statistics.evidence import Rows, number, numbers
+from kveval.analysis.statistics.sides import Rows, number, numbers
 
 COLUMNS = (
     *(
@@ -34,8 +34,6 @@ COLUMNS = (
 # that differ by this noise only would cover 98.7 %; with half of it they cover 96 %.
 FLOOR = 0.5
 """The share of the noise within runs below which the standard error cannot fall."""
-# Part of every reason that rests on a shortfall; by it the report chooses its advice.
-IN_FLIGHT = "in flight than asked for"
 _CUT = {THROUGHPUT: "throughput_cut", GOODPUT: "goodput_cut"}
 # If an effect changes evenly, by D from the first third to the last, its values are uniform over a range of 1.5 D.
 _EVENLY = 1.5 / np.sqrt(12)
@@ -60,16 +58,6 @@ class Starvation:
         if not self or min(self.reference, self.arm) > STARVED:
             return 0
         return 1 if self.arm > self.reference else -1
-
-    def text(self) -> str:
-        """Return by how much which side fell short, as a reason for a table; "" if none did."""
-        held = {"the arm": self.arm, "the cell it is compared with": self.reference}
-        parts = [
-            f"{100 * share:.0f} % in {who}"
-            for who, share in held.items()
-            if share > STARVED
-        ]
-        return f"fewer requests {IN_FLIGHT}, by {' and '.join(parts)}" if parts else ""
 
 
 def starvation(reference: Rows, arm: Rows) -> Starvation:

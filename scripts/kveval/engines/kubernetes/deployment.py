@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +33,10 @@ from kveval.engines.kubernetes.manifests.context import (
 )
 from kveval.engines.kubernetes.manifests.rendering import download_job, serving, storage
 from kveval.engines.kubernetes.pods import (
-    PodPicker,
-    command_line,
-    container_of,
     fetch_from_pod,
     images_of,
     nodes_of,
-    store_in,
+    sidecar_container,
     waypoint,
 )
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
@@ -56,8 +53,7 @@ from kveval.engines.watchdog import Check
 from kveval.host.hardware import GPU_QUERY, parse_gpus
 from kveval.host.logs import PLAIN, last_words
 from kveval.host.processes import signals_deferred
-from kveval.stacks.keyvalue import STORES
-from kveval.stacks.lmcache import LMCacheServer
+from kveval.stacks.registry import SIDECARS
 from kveval.stacks.sidecar import Sidecar
 
 RESTARTED = f"{PREFIX}/restarted"
@@ -251,9 +247,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
                 sorted(models, key=lambda pod: str(pod["metadata"]["name"]))
             )
         ]
-        sidecars = [
-            sidecar for pod in pods if (sidecar := self._sidecar(pod)) is not None
-        ]
+        sidecars = [sidecar for pod in pods for sidecar in self._sidecars(pod)]
         files = FILES_FOLDER if context.specification.file_tier else None
         server = ClusterServer(
             context, replicas, sidecars, pods, files, self._followers
@@ -280,20 +274,15 @@ class ClusterDeployer(Deployer[ClusterServer]):
         )
         return Replica(pod, endpoint, follower)
 
-    def _sidecar(self, pod: Document) -> Sidecar | None:
-        context, name = self._context, component_of(pod)
-        if name in STORES:
-            return store_in(context, pod, name, self._follow(pod, name, name).log)
-        if name == "epp":
-            fetch = fetch_from_pod(context, pod, context.ports[PodPicker.metrics_port])
-            return PodPicker(pod, fetch, self._follow(pod, name, name).log)
-        if name == "model-server" and container_of(pod, "lmcache"):
-            fetch = fetch_from_pod(
-                context, pod, context.ports[LMCacheServer.metrics_port]
-            )
-            log = self._follow(pod, "lmcache", "lmcache").log
-            return LMCacheServer(command_line(pod, "lmcache"), log, fetch)
-        return None
+    def _sidecars(self, pod: Document) -> Iterator[Sidecar]:
+        """Yield the sidecars whose containers a pod has, and follow their logs."""
+        for container in pod["spec"]["containers"]:
+            name = container["name"]
+            if name in SIDECARS:
+                log = self._follow(pod, name, name).log
+                yield SIDECARS[name].in_pod(
+                    sidecar_container(self._context, pod, name, log)
+                )
 
     def _explained(self, error: RolloutError) -> DeploymentError:
         """Return an error that says in one line, with the decisive log line, why pods do not run; save all evidence."""
@@ -304,7 +293,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
             ):
                 component = component_of(pod)
                 keep_logs(self._context.api, pod, self._logs)
-        usual = component if component in (*STORES, "epp") else SERVER
+        usual = component if component in SIDECARS else SERVER
         container = str(error.facts.get("container") or usual)
         form = self._context.program.log_form if container == SERVER else PLAIN
         ended = error.facts.get("exit_code") is not None

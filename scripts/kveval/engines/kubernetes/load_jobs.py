@@ -98,8 +98,6 @@ _IS_READY = '[ -e "$0.ready" ]'
 _PRIME = 'date +%s.%N; : > "$0.prime"'
 _SAID = 'cat "$0.ready"'
 _TELL = 'date +%s.%N; : > "$0"'
-# The releases of GuideLLM that kveval.load.loadside can make wait.
-_RELEASE = "0.8."
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class LoadJobs(LoadRunner):
         self._workload = specification.workload
         self._primes = self._workload.prime
         self._users = self._workload.profile == "users"
-        self._known = specification.versions["guidellm"].startswith(_RELEASE)
+        self._known = load.can_wait(specification.versions["guidellm"])
         # Whether pods make their prompts ahead; not if the server may be restarting then, because requests would fail.
         endpoint = specification.reset_caches == "endpoint"
         self._ahead = (
@@ -165,7 +163,7 @@ class LoadJobs(LoadRunner):
             if needed and not self._known:
                 version = self._context.specification.versions["guidellm"]
                 raise LoadError(
-                    f"the workload {what}, which needs GuideLLM {_RELEASE}x, not {version}"
+                    f"the workload {what}, which needs GuideLLM {load.RELEASE_THAT_WAITS}x, not {version}"
                 )
         self._prepare(levels[0])
 

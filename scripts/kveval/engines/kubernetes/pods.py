@@ -1,8 +1,9 @@
-"""A cell's pods: HTTP to them, the servers beside vLLM in them, and what they declare.
+"""A cell's pods: HTTP to them, the sidecars in them, and what they declare.
 
 HTTP goes directly if a URL leads to the pod, otherwise by the API server's proxy, which needs no route to pods.
 """
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
@@ -13,12 +14,8 @@ from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import fill_url
 from kveval.engines.watchdog import WAY_LOST
 from kveval.host.http import HttpError, fetch_from
-from kveval.stacks.counters import CounterError, parse_counters
-from kveval.stacks.keyvalue import STORES, KeyValueStore
-from kveval.stacks.sidecar import Sidecar, SidecarError
+from kveval.stacks.sidecar import Container
 from kveval.stacks.talk import Fetch
-
-_PICKER_COUNTERS = ("kvcache", "llm_d", "inference")
 
 
 def fetch_from_pod(context: RunContext, pod: Mapping[str, Any], port: int) -> Fetch:
@@ -67,55 +64,31 @@ def waypoint(context: RunContext, port: int) -> str:
     return "" if direct_url(context, port) else "the API server"
 
 
-def store_in(
+def sidecar_container(
     context: RunContext, pod: Mapping[str, Any], name: str, log: object
-) -> KeyValueStore:
-    """Return the store of a pod, queried with the store's client in the pod: its port need not be reachable."""
-    program = STORES[name]
+) -> Container:
+    """Return a pod's container of this name as a sidecar's; `log`: the copy of its log."""
 
-    def send(command: str) -> str:
-        argv = program.client_command(context.ports[f"{name}_port"], command)
+    def run(argv: Sequence[str]) -> str:
+        pod_name = str(pod["metadata"]["name"])
         try:
             done = context.api.exec(
-                context.namespace, pod["metadata"]["name"], name, argv, timeout_s=15.0
+                context.namespace, pod_name, name, argv, timeout_s=15.0
             )
         except ClusterError as error:
             raise ValueError(str(error)) from error
         if done.returncode:
             raise ValueError(done.error_text)
-        return done.text.removeprefix("(integer) ")
+        return done.text
 
-    return program(command_line(pod, name), log, send)
-
-
-class PodPicker(Sidecar):
-    """llm-d's endpoint picker. It has no tier; its index need not be emptied between levels: their prompts differ."""
-
-    name = "epp"
-    title = "endpoint picker"
-    metrics_port = "epp_metrics_port"
-
-    def __init__(self, pod: Mapping[str, Any], fetch: Fetch, log: object) -> None:
-        super().__init__(command_line(pod, self.name), log)
-        self._fetch = fetch
-        # It cannot be asked for its release; the image's tag is used, and run.json has the image's digest.
-        self.version = str(container_of(pod, self.name)["image"]).rpartition(":")[2]
-
-    def counters(self) -> dict[str, float]:
-        """Return its counters of scheduling and of the index. Raises SidecarError."""
-        try:
-            counters = parse_counters(
-                self._fetch("/metrics", timeout_s=10.0).decode(), prefix=""
-            )
-        except (CounterError, HttpError) as error:
-            raise SidecarError(
-                f"the endpoint picker: {error}; see {self.log}"
-            ) from error
-        return {
-            name: value
-            for name, value in counters.items()
-            if name.startswith(_PICKER_COUNTERS)
-        }
+    return Container(
+        argv=command_line(pod, name),
+        image=str(container_of(pod, name).get("image", "")),
+        log=log,
+        ports=context.ports,
+        fetch=functools.partial(fetch_from_pod, context, pod),
+        run=run,
+    )
 
 
 def container_of(pod: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -24,9 +24,9 @@ from kveval.engines.kubernetes.api.kinds import (
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import CONTAINER
 from kveval.engines.kubernetes.manifests.rendering import target_url
-from kveval.engines.kubernetes.pods import PodPicker, container_of, direct_url
+from kveval.engines.kubernetes.pods import container_of, direct_url
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
-from kveval.stacks.lmcache import LMCacheServer
+from kveval.stacks.registry import SIDECARS
 
 # Labels set by NVIDIA's GPU operator, and by the exporter's own chart and manifest, also in the variant of GKE.
 _DCGM = (
@@ -207,9 +207,9 @@ def sources_of(context: RunContext, server: ClusterServer) -> dict[str, str]:
         for replica in server.replicas
     ]
     sources = {program.name: " ".join(urls)}
-    for sidecar in (LMCacheServer, PodPicker):
+    for sidecar in SIDECARS.values():
         for pod in server.watched:
-            if container_of(pod, sidecar.name):
+            if sidecar.metrics_port and container_of(pod, sidecar.name):
                 port = ports[sidecar.metrics_port]
                 url = f"{_base(context, pod, port)}/metrics"
                 sources.setdefault(sidecar.name, url)

@@ -9,7 +9,7 @@ from kveval.campaign.random_model import write_served
 from kveval.campaign.specification import Specification
 from kveval.engines.job import Job
 from kveval.engines.local.builds import build_facts
-from kveval.engines.local.server import Deployment, PortTaken, deployed
+from kveval.engines.local.server import Deployment, PortTaken, deployed, server_url
 from kveval.engines.protocol import Deployer, Log
 from kveval.engines.servers.errors import DeploymentError
 from kveval.engines.watchdog import Check
@@ -55,6 +55,10 @@ class HostDeployer(Deployer[Deployment]):
         if self._server is None:
             raise DeploymentError("the server was not started")
         return self._server
+
+    def expected_url(self) -> str:
+        """Choose the server's port, unless it has one, and return its address."""
+        return server_url(self._ports)
 
     def start(self) -> Deployment:
         """Deploy; the first deployment tries other ports if a chosen one was taken. Raises DeploymentError."""

@@ -88,7 +88,8 @@ class HostEngine:
             recorder = HostRecorder(job, deployer, scratch, processes, say)
             own_disk = job.specification.fs_dir
             folders = [Path(own_disk)] if own_disk else []
-            yield RunSession(deployer, load, recorder, scratch, folders)
+            with contextlib.closing(load):
+                yield RunSession(deployer, load, recorder, scratch, folders)
 
     def _deployer(
         self, scratch: Path, say: Log, processes: Supervisor, cores: Cores

@@ -152,6 +152,13 @@ def server_environment(
     return env | {name: os.environ[name] for name in secrets if name in os.environ}
 
 
+def server_url(ports: dict[str, int]) -> str:
+    """Return the address of the server with these ports; a free port is chosen and entered unless it has one."""
+    if "port" not in ports:
+        ports["port"] = free_port()
+    return f"http://127.0.0.1:{ports['port']}"
+
+
 @contextlib.contextmanager
 def deployed(
     supervisor: Supervisor,
@@ -178,7 +185,7 @@ def deployed(
     """
     program = server_of(specification.versions)
     ports = {} if ports is None else ports
-    port = ports.setdefault("port", free_port())
+    url = server_url(ports)
     begin = time.monotonic()
     offset = log.stat().st_size if log.exists() else 0
     with contextlib.ExitStack() as stack:
@@ -222,7 +229,6 @@ def deployed(
                 cwd=log.parent,
             )
         )
-        url = f"http://127.0.0.1:{port}"
         endpoint = Endpoint(
             program, specification.model.served_name, fetch_from(url), log
         )
@@ -232,7 +238,11 @@ def deployed(
         _wait_until_healthy(deployment, begin + start_timeout_s)
         members = Session.led_by(process.pid, program.name).members()
         require_own_port(
-            port, [member.pid for member in members], PortTaken, "the server", log
+            ports["port"],
+            [member.pid for member in members],
+            PortTaken,
+            "the server",
+            log,
         )
         deployment.parts = [
             (title, member)

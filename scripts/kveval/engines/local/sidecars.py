@@ -77,7 +77,7 @@ def sidecars(
             name = entry.name
             own = {
                 place: ports.setdefault(place, free_port())
-                for place in _places(name, entry.argv)
+                for place in _places(SIDECARS[name], entry.argv)
             }
             argv = [fill(argument, ports) for argument in entry.argv]
             argv = [*find_program(argv[0], *environments), *argv[1:]]
@@ -136,9 +136,10 @@ def find_program(name: str, *environments: Path) -> list[str]:
     raise SidecarError(message, code="not_installed", program=name)
 
 
-def _places(name: str, argv: Sequence[str]) -> list[str]:
+def _places(program: type[Sidecar], argv: Sequence[str]) -> list[str]:
     """Return the placeholders of a sidecar's own ports; those of earlier sidecars are in `ports` already."""
-    return sorted(set(re.findall(rf"\{{({name}(?:_http)?_port)\}}", " ".join(argv))))
+    line = " ".join(argv)
+    return [place for place in sorted(program.ports) if f"{{{place}}}" in line]
 
 
 def _wait_until_ready(

@@ -5,6 +5,8 @@ the file that KVEVAL_GO names; the same name with .ready added is made once it i
 with url, model, prefixes and streams, every prefix of the load is sent to the server once before that, as soon as the
 file with .prime added exists; the .ready file then says how many there were and how long it took. With KVEVAL_USERS,
 JSON with users, turns, seed and pause, GuideLLM's streams are users with pauses instead of requests in flight.
+With KVEVAL_BEFORE_SERVER GuideLLM may be started before the server: it does not look whether one answers. With KVEVAL_AFTER,
+a file, GuideLLM is not even imported before that or the file with .prime added exists.
 KVEVAL_PROBE names a file that is made at once, to show that this module is imported. Without any, nothing happens.
 Standard library only.
 """
@@ -22,12 +24,13 @@ import sys
 import time
 import types
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-_MODULE = "guidellm.scheduler.worker_group"
+_WORKERS = "guidellm.scheduler.worker_group"
+_BACKEND = "guidellm.backends.openai.http"
 _POLL_S = 0.05
 _PRIMING_ANSWER_S = 600.0
 # Prefixes are drawn at random: after K (ln K + 20) draws, one of K is still missing with probability e^-20.
@@ -35,17 +38,11 @@ _DRAWS_MORE = 30
 
 
 class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Changes GuideLLM's group of workers as soon as it is imported."""
+    """Makes a change to one module as soon as it is imported."""
 
-    def __init__(
-        self,
-        go: Path | None,
-        prime: Mapping[str, Any] | None = None,
-        users: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._go = go
-        self._prime = prime
-        self._users = users
+    def __init__(self, module: str, change: Callable[[types.ModuleType], None]) -> None:
+        self._module = module
+        self._change = change
         self._inner: importlib.abc.Loader | None = None
 
     def find_spec(
@@ -55,7 +52,7 @@ class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         """Take the place of the loader of that one module."""
-        if fullname != _MODULE:
+        if fullname != self._module:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
@@ -74,12 +71,28 @@ class Holding(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Load the module, then change it."""
         assert self._inner is not None
         self._inner.exec_module(module)
-        if self._users is not None:
-            # The processes that send import this module as well.
-            keep_present(module.WorkerProcess)
-            with_pauses(module.WorkerProcessGroup, self._users)
-        if self._go is not None:
-            hold(module.WorkerProcessGroup, self._go, self._prime)
+        self._change(module)
+
+
+def change_workers(module: types.ModuleType) -> None:
+    """Change GuideLLM's group of workers as the environment says."""
+    users = json.loads(os.environ.get("KVEVAL_USERS", "null"))
+    if users is not None:
+        # The processes that send import this module as well.
+        keep_present(module.WorkerProcess)
+        with_pauses(module.WorkerProcessGroup, users)
+    if "KVEVAL_GO" in os.environ:
+        prime = json.loads(os.environ.get("KVEVAL_PRIME", "null"))
+        hold(module.WorkerProcessGroup, Path(os.environ["KVEVAL_GO"]), prime)
+
+
+def expect_no_server(module: types.ModuleType) -> None:
+    """Have GuideLLM's client take for granted that a server answers."""
+
+    async def validate(self: Any) -> None:
+        pass
+
+    module.OpenAIHTTPBackend.validate = validate
 
 
 def hold(group: Any, go: Path, prime: Mapping[str, Any] | None = None) -> None:
@@ -236,24 +249,30 @@ def primed(prefixes: Sequence[str], prime: Mapping[str, Any]) -> dict[str, Any]:
     return {"prefixes": len(prefixes), "seconds": round(time.monotonic() - begin, 2)}
 
 
+def wait_for_turn() -> None:
+    """Wait for the file that KVEVAL_AFTER names, unless it is the turn of this generator."""
+    # Without the variable, the processes that this one starts do not wait: the file may be gone by then.
+    if (earlier := os.environ.pop("KVEVAL_AFTER", None)) is None:
+        return
+    awaited = (Path(earlier), prime_file(Path(os.environ["KVEVAL_GO"])))
+    while not any(file.exists() for file in awaited):
+        time.sleep(_POLL_S)
+
+
 def ready_file(go: Path) -> Path:
     """Return the file that says that the generator is ready to send."""
     return go.with_name(go.name + ".ready")
 
 
 def prime_file(go: Path) -> Path:
-    """Return the file that says that the caches may be primed."""
+    """Return the file that says that it is the turn of this generator, and that it may prime the caches if it does."""
     return go.with_name(go.name + ".prime")
 
 
 if "KVEVAL_PROBE" in os.environ:
     Path(os.environ["KVEVAL_PROBE"]).touch()
 elif "KVEVAL_GO" in os.environ or "KVEVAL_USERS" in os.environ:
-    sys.meta_path.insert(
-        0,
-        Holding(
-            Path(os.environ["KVEVAL_GO"]) if "KVEVAL_GO" in os.environ else None,
-            json.loads(os.environ.get("KVEVAL_PRIME", "null")),
-            json.loads(os.environ.get("KVEVAL_USERS", "null")),
-        ),
-    )
+    wait_for_turn()
+    sys.meta_path.insert(0, Holding(_WORKERS, change_workers))
+    if "KVEVAL_BEFORE_SERVER" in os.environ:
+        sys.meta_path.insert(0, Holding(_BACKEND, expect_no_server))

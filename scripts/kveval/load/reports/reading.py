@@ -22,6 +22,8 @@ from kveval.load.reports.wire import decode_json
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Files have been compressed twice by accident; more layers are no report.
 _MAX_LAYERS = 3
+# Before its benchmarks a report has its version and its arguments.
+_HEAD_BYTES = 1 << 15
 
 
 class _Metadata(msgspec.Struct):
@@ -89,6 +91,28 @@ def read_report(path: Path) -> LoadReport:
     decoder, or holds no benchmark.
     """
     return decode_report(_content(path), str(path))
+
+
+def require_report(path: Path) -> None:
+    """Raise ReportFileError, as `read_report` does, unless a file begins like a report of GuideLLM.
+
+    Reads the beginning alone where that is enough: a plan does this with every report.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    for _ in range(_MAX_LAYERS):
+        if head.startswith(_ZSTD_MAGIC):
+            head = _head_of_frame(head)
+    if not (head.lstrip().startswith(b"{") and b'"benchmarks"' in head):
+        read_report(path)
+
+
+def _head_of_frame(head: bytes) -> bytes:
+    """Return what the beginning of a zstd frame holds; nothing of a damaged one."""
+    try:
+        return zstandard.ZstdDecompressor().stream_reader(head).read(_HEAD_BYTES)
+    except zstandard.ZstdError:
+        return b""
 
 
 def decode_report(content: bytes, name: str) -> LoadReport:

@@ -228,6 +228,23 @@ class Measured:
         }
 
 
+class StyledText(str):
+    """The text of a table's cell with its style on a page, a class of page.css; everywhere else it is text."""
+
+    __slots__ = ("style",)
+    style: str
+
+    def __new__(cls, text: str, style: str) -> StyledText:
+        """Return `text` with a style."""
+        styled = super().__new__(cls, text)
+        styled.style = style
+        return styled
+
+    def with_text(self, text: str) -> StyledText:
+        """Return another text with the same style."""
+        return StyledText(text, self.style)
+
+
 @dataclass(frozen=True)
 class Table:
     """A table as text."""

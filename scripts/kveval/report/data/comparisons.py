@@ -12,17 +12,28 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, parse_runs
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.sentences import SideNames
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    StyledText,
+    text_or_blank,
+)
 
-UNDECLARED = "not declared as a contrast"
+UNDECLARED = "undeclared"
+"""The ground of two cells that the campaign does not declare as a contrast, and so does not compare."""
+_UNDECLARED_WORDS = "not declared as a contrast"
 _MIRRORED = {
     words.BETTER: words.WORSE,
     words.WORSE: words.BETTER,
     "at least": "at most",
     "at most": "at least",
 }
+# Verdict -> the style of its cell on a page.
+_STYLES = {word: word for word in (words.BETTER, words.WORSE, words.PARITY)}
+_STYLES[words.WORSE_IDLE] = words.WORSE
 # What an idle arm costs is no gain of the cell that it is compared with.
 _MIRRORED |= dict.fromkeys((words.WORSE_IDLE, words.IDLE), words.NOT_EXERCISED)
 
@@ -33,7 +44,7 @@ def comparison_of(
     """Return the comparison of `cell` with `reference`, made in either direction, as a row of comparison.csv.
 
     `value` and `other_value`: see `values_text`. Cells that were not compared have an effect without an interval, no
-    verdict, and the reason UNDECLARED.
+    verdict, and the ground UNDECLARED.
     """
     row = _compared(measured, cell, reference, metric)
     if row is None and (opposite := _compared(measured, reference, cell, metric)):
@@ -45,7 +56,8 @@ def comparison_of(
     if row is None:
         row = {
             "verdict": words.NOT_ASSESSED,
-            "reason": UNDECLARED,
+            "reason": _UNDECLARED_WORDS,
+            "grounds": UNDECLARED,
             "low_percent": math.nan,
             "high_percent": math.nan,
         }
@@ -157,6 +169,12 @@ def baseline_label(row: Mapping[Any, Any]) -> str:
     return Cell.from_path(row["baseline"]).label if row["baseline"] else ""
 
 
+def naming_of(row: Mapping[Any, Any]) -> SideNames:
+    """Return the names of both cells of a comparison, for sentences on what is found of it."""
+    arm = Cell.from_row(row).label
+    return SideNames((arm, baseline_label(row) or arm))
+
+
 def effect_text(row: Mapping[Any, Any]) -> str:
     """Return the effect of a comparison with its interval, in per cent; "at least" where it can only be larger."""
     numbers = (
@@ -178,7 +196,9 @@ def verdict_text(row: Mapping[Any, Any]) -> str:
     """
     stated = verdict_words(row)
     word = f"**{stated}**" if row["verdict"] in words.DECIDED else stated
-    return ", ".join(filter(None, (word, qualifier(row))))
+    text = ", ".join(filter(None, (word, qualifier(row))))
+    style = _STYLES.get(row["verdict"])
+    return StyledText(text, style) if style else text
 
 
 def verdict_words(row: Mapping[Any, Any]) -> str:

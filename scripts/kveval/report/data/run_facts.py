@@ -19,7 +19,6 @@ from kveval.store.run_file import Run
 _TOOLS = {
     **{"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
     **{name: program.title for name, program in SIDECARS.items()},
-    "epp": "endpoint picker",
 }
 WEIGHTS = {
     "miniature": "random-weight miniature, not the named model",

@@ -1,9 +1,8 @@
 """A cell's peak as a benchmark report of llm-d-benchmark, version 0.2, for tools that read those.
 
-Field names, units and required fields follow the schema that llm-d-benchmark publishes (its README section "v0.2 Format
-Description"; a report describes one stage of one run). The files use a subset, which
-`schemas/benchmark_report_v0.2.json` describes: every document valid there should be valid for llm-d-benchmark as well.
-Unknown values are left out.
+Field names, units and required fields follow llm-d-benchmark's package `llmd-benchmark-report` (its README section
+"v0.2.x Format Description"; a report describes one stage of one run), by which the tests validate them. Unknown values
+are left out.
 """
 
 from __future__ import annotations

@@ -8,12 +8,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, parse_runs, rows_of
 from kveval.analysis.one_request import one_request_times
+from kveval.analysis.statistics.findings import ground_codes, read_exclusions
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table, text_or_blank
@@ -148,6 +150,8 @@ def _comparison(row: Mapping[Any, Any]) -> Part:
         "effect_percent": _effect(row),
         "cost_percent": _number(row.get("cost_percent")),
         "reason": text_or_blank(row["reason"]),
+        "grounds": ground_codes(row),
+        "exclusions": list(map(asdict, read_exclusions(row))),
         **{
             name: text_or_blank(row.get(name)) or None
             for name in ("bound", "qualifier", "indication")

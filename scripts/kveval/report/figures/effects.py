@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from kveval.analysis.cells import baseline_of, rows_of
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.campaign import METRICS
+from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 from kveval.report.data.metric_titles import METRIC_TITLES

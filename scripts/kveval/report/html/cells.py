@@ -7,7 +7,7 @@ import re
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from kveval.analysis.statistics import verdicts as words
+from kveval.report.data.campaign import StyledText
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 _MARKS = re.compile(r"[*_`\[\\&<]")
@@ -51,22 +51,18 @@ def sort_key(text: str, number: bool) -> str:
 def cell_attributes(text: str, number: bool) -> Markup:
     """Return the HTML attributes of a table's cell: its class, and its sort key if that is not its text.
 
-    >>> cell_attributes("**better**", False), cell_attributes("1,190 (1,150 to 1,240)", True)
+    >>> cell_attributes(StyledText("**better**", "better"), False), cell_attributes("1,190 (1,150 to 1,240)", True)
     (Markup(' class="better"'), Markup(' class="number" data-sort="1190"'))
     """
     shown, key = _shown(text), sort_key(text, number)
     sorting = (
         Markup(' data-sort="{}"').format(key) if key != shown.casefold() else Markup()
     )
-    return Markup(' class="{}"{}').format(_style_class(shown, number), sorting)
+    style = text.style if isinstance(text, StyledText) else _plain_style(shown, number)
+    return Markup(' class="{}"{}').format(style, sorting)
 
 
-def _style_class(shown: str, number: bool) -> str:
-    word = shown.partition(",")[0]
-    if word == words.WORSE_IDLE:
-        return words.WORSE
-    if word in words.DECIDED:
-        return word
+def _plain_style(shown: str, number: bool) -> str:
     if number:
         return "number"
     return "short" if len(shown) <= _SHORT else "prose"

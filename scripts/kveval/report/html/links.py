@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kveval.campaign.cell import Cell
-from kveval.report.data.campaign import Table
+from kveval.report.data.campaign import StyledText, Table
 from kveval.report.html.arm_runs import TITLE, runs_title
 from kveval.report.sections import Block, Bullets, Paragraph, Section, anchor_of
 
@@ -88,6 +88,11 @@ class ClaimLinks:
             else text
         )
 
+    def _linked(self, cell: str, model: str) -> str:
+        """The text of a table's cell with its arms as links, in the style that it has."""
+        text = self.link_sentence(cell, model)
+        return cell.with_text(text) if isinstance(cell, StyledText) else text
+
     def _named(self, text: str) -> str:
         """The model that a text names; "" unless it is exactly one."""
         models = {name for name in self._names.findall(text) if name in self._anchors}
@@ -104,7 +109,7 @@ class ClaimLinks:
             at = next((cell for cell in row if cell in self._anchors), model)
             rows.append(
                 [
-                    cell if number in table.numbers else self.link_sentence(cell, at)
+                    cell if number in table.numbers else self._linked(cell, at)
                     for number, cell in enumerate(row)
                 ]
             )

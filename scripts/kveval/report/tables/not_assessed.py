@@ -9,19 +9,11 @@ from typing import Any
 from kveval.analysis.cells import models_by_size
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.comparison import (
-    DELIVERED_NOTHING,
-    FAILED,
-    FEW_LATENCIES,
-    FEW_RUNS,
-    FEW_SETTLED,
-    NO_BASELINE,
-    NO_ROW,
-    OPEN_LOOP,
-    PAUSES,
+from kveval.analysis.statistics.findings import (
+    ground_codes,
+    read_exclusions,
+    read_findings,
 )
-from kveval.analysis.statistics.inputs import NO_COUNTER
-from kveval.analysis.statistics.uncertainty import IN_FLIGHT
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import (
@@ -38,24 +30,34 @@ from kveval.report.tables.pairs import pairs_of, undeclared_pairs
 _ANOTHER_TIME = "measured at another time than its baseline"
 _ANSWERS = "a server that answers every request: see its log"
 _MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
-# Part of a reason, or a check in it -> what would remove it; the first match counts.
+_PASSING = "levels that pass the checks: the appendix Checks says what was found"
+_SAME_LEVELS = "the same levels for both"
+_KEEPING_UP = (
+    "rates that the server keeps up with, or a closed loop (`profile: concurrent`)"
+)
+# The code of a ground, of an exclusion, or of a check that a run failed -> what would remove it; the first one counts.
 _STEP_FOR_CAUSE = {
-    NO_COUNTER: "a recording of the server's metrics",
-    OPEN_LOOP: "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
-    PAUSES: "nothing: see the verdicts on latency; users without pauses (`pause_s: 0`) compare throughput",
-    FEW_LATENCIES: "longer levels",
-    FEW_SETTLED: "longer levels",
+    "goodput_unknown": "see the reason",
+    "activity_not_shown": "a recording of the server's metrics",
+    "open_loop": "nothing: see the verdicts on latency; a closed loop (`profile: concurrent`) compares throughput",
+    "pauses": "nothing: see the verdicts on latency; users without pauses (`pause_s: 0`) compare throughput",
+    "few_latencies": "longer levels",
+    "few_settled": "longer levels",
     no_reuse.name: "prompts with shared prefixes or several turns: without any, no tier can serve anything",
-    DELIVERED_NOTHING: _ANSWERS,
-    words.MANY_FAILED: "the runs that failed: see their logs, and measure them again",
-    NO_ROW: "the same levels for both",
-    saturated_open_loop.name: "rates that the server keeps up with, or a closed loop (`profile: concurrent`)",
-    FAILED: "levels that pass the checks: the appendix Checks says what was found",
-    FEW_RUNS: _MORE_RUNS,
-    NO_BASELINE: "measure its baseline",
-    words.REPLICATE: "nothing: it shows the size of differences by noise alone",
-    "single run": _MORE_RUNS,
+    "delivered_nothing": _ANSWERS,
+    "many_failed": "the runs that failed: see their logs, and measure them again",
+    "level_not_measured": _SAME_LEVELS,
+    "level_not_imported": _SAME_LEVELS,
+    saturated_open_loop.name: _KEEPING_UP,
+    "level_failed": _PASSING,
+    "server_failed": _PASSING,
+    "check_failed": _PASSING,
+    "few_runs": _MORE_RUNS,
+    "no_baseline": "measure its baseline",
+    "replicate": "nothing: it shows the size of differences by noise alone",
+    "single_run": _MORE_RUNS,
 }
+_SHORT_OF_LOAD = frozenset({"past_the_peak", "starved"})
 
 TO_BE_ACTIVE = (
     "a larger tier, or prompts that exceed the device's cache and fit into the tier"
@@ -137,42 +139,41 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
 
 
 def next_step_for(row: Mapping[Any, Any]) -> str:
-    """Return the step that would turn an open comparison into a verdict, by its verdict and reason."""
+    """Return the step that would turn an open comparison into a verdict, by its verdict, its grounds and exclusions."""
+    findings = {found.input: found for found in read_findings(row)}
     for name, step in _STEP_FOR_INPUT.items():
-        if text_or_blank(row.get(f"basis_{name}")).startswith(("refuses", "indicates")):
+        if name in findings and findings[name].severity in ("refuses", "indicates"):
             return step
-    verdict, reason, needed = (
-        str(row["verdict"]),
-        str(row["reason"]),
-        row.get("runs_to_resolve"),
-    )
+    verdict, needed = str(row["verdict"]), row.get("runs_to_resolve")
+    causes = _causes(row)
     if verdict in _STEP_FOR_VERDICT:
-        also = (
-            f"; for its cost: {_cause_removed(reason)}"
-            if words.NO_COST in reason
-            else ""
-        )
+        cost = "no_cost" in causes
+        also = f"; for its cost: {_cause_removed(causes)}" if cost else ""
         return f"{_STEP_FOR_VERDICT[verdict]}{also}"
-    if IN_FLIGHT in reason:
+    if causes & _SHORT_OF_LOAD:
         return "a load generator that keeps up: processors of its own, or a lower level"
-    if verdict == words.INCONCLUSIVE and text_or_blank(
-        row.get("basis_errors")
-    ).startswith("qualifies"):
+    undecided = verdict == words.INCONCLUSIVE
+    if undecided and "errors" in findings:
         return _ANSWERS
-    if verdict == words.INCONCLUSIVE and words.MANY_FAILED not in reason:
+    if undecided and "many_failed" not in causes:
         more = needed is not None and needed > row["runs"]
         return "longer levels, or more runs" + (
             f" ({needed:.0f} for the margin at this spread)" if more else ""
         )
-    return _cause_removed(reason)
+    return _cause_removed(causes)
 
 
-def _cause_removed(reason: str) -> str:
-    """The step that removes the first known cause in a reason."""
-    return next(
-        (what for phrase, what in _STEP_FOR_CAUSE.items() if phrase in reason),
-        "see the reason",
-    )
+def _causes(row: Mapping[Any, Any]) -> set[str]:
+    """The codes of the grounds of a verdict, of its exclusions, and of the checks that excluded runs failed."""
+    exclusions = read_exclusions(row)
+    checks = {name for found in exclusions for name in found.facts.get("checks", ())}
+    return {*ground_codes(row), *(found.code for found in exclusions), *checks}
+
+
+def _cause_removed(causes: set[str]) -> str:
+    """The step that removes the first known cause."""
+    steps = (step for code, step in _STEP_FOR_CAUSE.items() if code in causes)
+    return next(steps, "see the reason")
 
 
 def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:

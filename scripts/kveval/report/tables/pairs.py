@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import (
     Measured,
@@ -93,7 +94,7 @@ def undeclared_pairs(
     models_by_pair: dict[tuple[str, str], list[str]] = {}
     for what, pairs in pairs_of(plan, measured).items():
         for cell, reference in pairs:
-            if comparison_of(measured, cell, reference)["reason"] == UNDECLARED:
+            if UNDECLARED in ground_codes(comparison_of(measured, cell, reference)):
                 names = cell.scenario, reference.scenario
                 if what == "tiers":
                     names = cell.arm, reference.arm

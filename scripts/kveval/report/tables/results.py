@@ -11,9 +11,10 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, kept_runs, rank_of
+from kveval.analysis.statistics import sentences
 from kveval.analysis.statistics import verdicts as words
-from kveval.analysis.statistics.comparison import is_active
-from kveval.analysis.statistics.evidence import SEVERITIES
+from kveval.analysis.statistics.exclusions import is_active
+from kveval.analysis.statistics.findings import ComparisonFinding, read_findings
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
@@ -28,6 +29,7 @@ from kveval.report.data.comparisons import (
     comparison_of,
     effect_text,
     is_against_baseline,
+    naming_of,
     qualifier,
     values_text,
     verdict_text,
@@ -437,19 +439,21 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
 
 
 def _inputs(row: Mapping[Any, Any], names: Sequence[str]) -> str:
-    return "; ".join(filter(None, (_input(row, name) for name in names)))
+    found = {each.input: each for each in read_findings(row) if each.input}
+    return "; ".join(
+        filter(None, (_input(row, name, found.get(name)) for name in names))
+    )
 
 
-def _input(row: Mapping[Any, Any], name: str) -> str:
-    """An input of a comparison, marked by its severity."""
-    text = text_or_blank(row.get(f"basis_{name}"))
-    severity, separator, rest = text.partition(": ")
-    if separator and severity in SEVERITIES:
-        text = rest
-    else:
-        severity = "sound"
-    if name == "order" and text and "order" not in text:
+def _input(row: Mapping[Any, Any], name: str, found: ComparisonFinding | None) -> str:
+    """An input of a comparison, marked by its severity; `found`: None if it is sound."""
+    text, mark = text_or_blank(row.get(f"basis_{name}")), ""
+    if found is not None:
+        text, mark = (
+            sentences.summary(found, naming_of(row)),
+            _MARKS.get(found.severity, ""),
+        )
+    if name == "order" and text and (found is None or found.code == "order_unknown"):
         # "varied" alone would be unclear, since the column is shared.
         text = f"order {text}"
-    mark = _MARKS.get(severity, "")
     return f"{mark}{text}{mark}"

@@ -112,14 +112,17 @@ def _verdict(
         if explained and rows[0]["verdict"] not in words.VERDICTS
         else ""
     )
-    return [
-        effect_text(rows[0]),
-        ": ".join(filter(None, (verdict_text(rows[0]), reason))),
-    ]
+    stated = verdict_text(rows[0])
+    return [effect_text(rows[0]), f"{stated}: {reason}" if reason else stated]
 
 
-def _best(measured: Measured, cell: Cell, unit: str = "") -> str:
-    """A cell's largest goodput with `unit` behind it, and the level."""
+def _best(
+    measured: Measured, cell: Cell, unit: str = "", mean: float | None = None
+) -> str:
+    """A cell's largest goodput with `unit` behind it, and the level.
+
+    `mean`: that of the runs that a comparison rests on, instead of those that most of the cell's comparisons rest on.
+    """
     peak = measured.peak_of(cell)
     if peak is None or pd.isna(peak[GOODPUT]):
         return UNKNOWN
@@ -127,9 +130,9 @@ def _best(measured: Measured, cell: Cell, unit: str = "") -> str:
         return f"{NONE_MET} at any level"
     level = int(peak["goodput_level"])
     at = measured.levels_of(cell, level)
-    shown = _kept(measured.peak_comparison, cell, at) or numerals.mean_of(
-        list(at[GOODPUT])
-    )
+    if mean is None:
+        mean = kept_runs(measured.peak_comparison, cell, GOODPUT).mean
+    shown = _rounded(mean, at) or numerals.mean_of(list(at[GOODPUT]))
     return f"{shown}{unit} ({measured.level_unit.label(level)})"
 
 
@@ -138,7 +141,11 @@ def _kept(table: pd.DataFrame, cell: Cell, at: pd.DataFrame) -> str:
 
     That is the geometric mean over the runs that the change rests on.
     """
-    mean = kept_runs(table, cell, GOODPUT).mean
+    return _rounded(kept_runs(table, cell, GOODPUT).mean, at)
+
+
+def _rounded(mean: float, at: pd.DataFrame) -> str:
+    """A geometric mean of goodput, rounded by the runs `at` its level; "" without one."""
     return (
         numerals.rounded_mean(mean, list(at[GOODPUT]))
         if math.isfinite(mean) and (at[GOODPUT] > 0).any()
@@ -165,8 +172,10 @@ def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
         row = max(better, key=lambda candidate: float(candidate["effect_percent"]))
         arm, base = Cell.from_row(row), Cell.from_path(row["baseline"])
         return (
-            f"{within} {arm.label} served at its best {_best(measured, arm, f' {counted} a second')},"
-            f" {base.label} {_best(measured, base)}: {effect_text(row)}."
+            f"{within} {arm.label} served at its best"
+            f" {_best(measured, arm, f' {counted} a second', row['mean'])},"
+            f" {base.label} {_best(measured, base, mean=row['baseline_mean'])}:"
+            f" {effect_text(row)}."
         )
     if not rows:
         return ""

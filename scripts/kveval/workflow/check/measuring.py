@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics.comparison import (
-    is_active,
-    missing_value_reason,
-    unfit_reason,
-)
+from kveval.analysis.statistics.exclusions import is_active, unusable
+from kveval.analysis.statistics.sentences import exclusion_words
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
@@ -168,13 +165,10 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
         )
         for name in SHOWN:
             value = cold if name == COLD else float(row.get(name) or math.nan)
-            reason = (
-                ""
-                if name == COLD
-                else missing_value_reason(named, name) or unfit_reason(named, name)
-            )
-            if value > 0 and not reason:
+            excluded = None if name == COLD else unusable(named, name)
+            if value > 0 and excluded is None:
                 values[cell, level, name] = value
-            elif reason and name == SHOWN[0]:
-                reasons.append(f"{cell.path} run {run}: {reason}")
+            elif excluded is not None and name == SHOWN[0]:
+                words = exclusion_words(excluded)
+                reasons.append(f"{cell.path} run {run}: {words}")
     return values, reasons

@@ -20,7 +20,7 @@ from kveval.workflow.command.checkout import Checkout
 if TYPE_CHECKING:
     from kveval.configuration.config import Config
 
-STORE, IMPORT_INDEX = Path("results/measurements"), Path("results/imports")
+STORE = Path("results/measurements")
 
 
 class OptionError(Failure):

@@ -403,6 +403,30 @@ def trace(
     show_trace(file, out, options, as_json=as_json)
 
 
+@app.command(name="import", rich_help_panel=CAMPAIGNS)
+def import_(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...",
+            help="Folders of results that were measured elsewhere.",
+        ),
+    ],
+    sheet: Annotated[
+        Path,
+        typer.Option(
+            metavar="PATH",
+            help="The sheet, which a campaign names under `import`. If it is there, what it lacks is added to it.",
+        ),
+    ] = Path("imports.csv"),
+    as_json: Json = False,
+) -> None:
+    """List results that were measured elsewhere in a sheet, to be corrected and imported by a campaign."""
+    from kveval.workflow.command.import_sheet import write_sheet
+
+    write_sheet(folders, sheet, as_json=as_json)
+
+
 @app.command(rich_help_panel=CAMPAIGNS)
 def models(
     campaign: CampaignFile = None,
@@ -669,6 +693,38 @@ def history(
             program=program,
             as_json=as_json,
         )
+
+
+exports = typer.Typer(
+    no_args_is_help=True, help="Hand a campaign's results to other tools."
+)
+app.add_typer(exports, name="export", rich_help_panel=STORED)
+
+
+@exports.command("mlflow")
+def export_mlflow(
+    results: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULTS",
+            help="The folder of a campaign's results, or so-far in it: where report.json is.",
+        ),
+    ],
+    address: Annotated[
+        str,
+        typer.Option(
+            "--tracking-uri",
+            metavar="URI",
+            envvar="MLFLOW_TRACKING_URI",
+            help="MLflow's tracking server.",
+        ),
+    ],
+    as_json: Json = False,
+) -> None:
+    """Log every measured run and the report to MLflow; what is there already is not logged again."""
+    from kveval.workflow.command.export import export_to_mlflow
+
+    export_to_mlflow(results, address, as_json=as_json)
 
 
 def run() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from kveval.campaign.problems import ConfigError
 from kveval.host import hardware
 from kveval.host.errors import Failure
-from kveval.workflow.command.campaign import IMPORT_INDEX, STORE, CampaignContext
+from kveval.workflow.command.campaign import STORE, CampaignContext
 from kveval.workflow.command.output import Output
 from kveval.workflow.planning.curve_files import CurveText
 from kveval.workflow.planning.host_room import known_room, room_problems
@@ -27,7 +27,7 @@ def show_plan(context: CampaignContext, *, as_json: bool) -> None:
     """Print the plan, and write plan.csv with a row per run."""
     campaign, table = context.config.campaign, context.logs / "plan.csv"
     with Output.to(context.logs / "plan.log", as_json=as_json) as output:
-        if context.config.imports or context.config.compared:
+        if context.config.sheet is not None or context.config.compared:
             output.line(f"Campaign {campaign.name}: {_read_elsewhere(context)}")
             output.document({"campaign": campaign.name, "runs": []})
             return
@@ -72,7 +72,7 @@ def _read_elsewhere(context: CampaignContext) -> str:
     from kveval.workflow.runs import Runs  # noqa: PLC0415
 
     try:
-        runs = Runs.of(context.config, IMPORT_INDEX, jobs_share_folder=True)
+        runs = Runs.of(context.config, jobs_share_folder=True)
     except WorkflowError as error:
         raise NothingToRead(str(error)) from None
     return external_runs_summary(runs)

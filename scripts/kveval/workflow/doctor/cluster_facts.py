@@ -7,7 +7,7 @@ from typing import Any
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Kind, described, kind_of
-from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, map_concurrently
+from kveval.engines.kubernetes.api.probe import Answer, Bounds, Probe, map_concurrently
 from kveval.engines.kubernetes.manifests.permissions import (
     GATEWAY_GROUP,
     Permission,
@@ -87,7 +87,7 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
 
     `image_limit_s`: longest wait for images, seconds; 0 tries none.
     """
-    asking, site, gateway = Asking(api), plan.site, plan.site.gateway
+    probe, site, gateway = Probe(api), plan.site, plan.site.gateway
     path, in_gateways = f"/apis/{GATEWAY_GROUP}/v1", namespace_of("gateway", site)
     privileged = {
         "verb": "use",
@@ -99,50 +99,50 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
     version = api.get("/version")
     served = {kind: api.serves(kind) for kind in plan.kinds}
     namespaces = {
-        name: asking.get(f"/api/v1/namespaces/{name}")
+        name: probe.get(f"/api/v1/namespaces/{name}")
         for name in (site.namespace, site.pcp_namespace)
     }
     there = {name for name, answer in namespaces.items() if answer.status != 404}
     return ClusterFacts(
         server=api.server,
         version=str(version.get("gitVersion", "")),
-        user=_user(asking),
-        denied=_denied(asking, site),
+        user=_user(probe),
+        denied=_denied(probe, site),
         may_make_namespaces=_allowed(
-            asking, {"verb": "create", "resource": "namespaces"}
+            probe, {"verb": "create", "resource": "namespaces"}
         ),
         namespaces=namespaces,
         served=served,
         versions={
-            kind.group: _versions(asking, kind.group)
+            kind.group: _versions(probe, kind.group)
             for kind, found in served.items()
             if not found
         },
-        gateway=asking.get(f"{path}/namespaces/{in_gateways}/gateways/{gateway.name}")
+        gateway=probe.get(f"{path}/namespaces/{in_gateways}/gateways/{gateway.name}")
         if gateway
         else None,
-        gateway_class=asking.get(f"{path}/gatewayclasses/{gateway.class_name}")
+        gateway_class=probe.get(f"{path}/gatewayclasses/{gateway.class_name}")
         if gateway and gateway.create
         else None,
-        nodes=asking.get("/api/v1/nodes"),
-        pods=asking.get(
+        nodes=probe.get("/api/v1/nodes"),
+        pods=probe.get(
             "/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed"
         ),
-        storage_classes=asking.get("/apis/storage.k8s.io/v1/storageclasses"),
-        claims=_claims(asking, plan),
-        secret=_secret(asking, site),
-        trials=_trials(asking, plan, served, there),
-        images=try_images(asking, plan, image_limit_s)
+        storage_classes=probe.get("/apis/storage.k8s.io/v1/storageclasses"),
+        claims=_claims(probe, plan),
+        secret=_secret(probe, site),
+        trials=_trials(probe, plan, served, there),
+        images=try_images(probe, plan, image_limit_s)
         if image_limit_s and site.namespace in there
         else (),
-        ahead=asking.ahead,
-        above_constraints=api.serves(_CONSTRAINTS) and _allowed(asking, privileged),
+        ahead=probe.ahead,
+        above_constraints=api.serves(_CONSTRAINTS) and _allowed(probe, privileged),
     )
 
 
-def _user(asking: Asking) -> str:
+def _user(probe: Probe) -> str:
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    answer = asking.request(
+    answer = probe.request(
         "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", {}, review
     )
     return (
@@ -152,20 +152,20 @@ def _user(asking: Asking) -> str:
     )
 
 
-def _allowed(asking: Asking, attributes: Mapping[str, str]) -> bool:
+def _allowed(probe: Probe, attributes: Mapping[str, str]) -> bool:
     review = {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SelfSubjectAccessReview",
         "spec": {"resourceAttributes": dict(attributes)},
     }
     return bool(
-        asking.request("POST", _REVIEW, {}, review)
+        probe.request("POST", _REVIEW, {}, review)
         .body.get("status", {})
         .get("allowed", False)
     )
 
 
-def _denied(asking: Asking, site: Cluster) -> list[Denied]:
+def _denied(probe: Probe, site: Cluster) -> list[Denied]:
     """Return the verbs of the permissions table that the account lacks."""
     wanted = [
         (Denied(permission, verb, namespace_of(permission.place, site)), name)
@@ -184,32 +184,32 @@ def _denied(asking: Asking, site: Cluster) -> list[Denied]:
         }
         attributes |= {"resource": resource, "subresource": subresource, "name": name}
         return not _allowed(
-            asking, {key: value for key, value in attributes.items() if value}
+            probe, {key: value for key, value in attributes.items() if value}
         )
 
     answers = zip(wanted, map_concurrently(wanted, missing), strict=True)
     return list(dict.fromkeys(entry for (entry, _), lacks in answers if lacks))
 
 
-def _versions(asking: Asking, group: str) -> list[str]:
+def _versions(probe: Probe, group: str) -> list[str]:
     if not group:
         return ["v1"]
-    found = asking.get(f"/apis/{group}").body.get("versions", [])
+    found = probe.get(f"/apis/{group}").body.get("versions", [])
     return [str(entry["version"]) for entry in found]
 
 
-def _claims(asking: Asking, plan: CampaignDocuments) -> dict[str, Answer]:
+def _claims(probe: Probe, plan: CampaignDocuments) -> dict[str, Answer]:
     names = {claim.name for claim in claims(plan.documents)}
     if plan.site.model_cache is not None and plan.site.model_cache.claim is not None:
         names.add(plan.site.model_cache.claim)
     path = f"/api/v1/namespaces/{plan.site.namespace}/persistentvolumeclaims"
-    return {name: asking.get(f"{path}/{name}") for name in sorted(names)}
+    return {name: probe.get(f"{path}/{name}") for name in sorted(names)}
 
 
-def _secret(asking: Asking, site: Cluster) -> Answer | None:
+def _secret(probe: Probe, site: Cluster) -> Answer | None:
     if site.token_secret is None:
         return None
-    answer = asking.get(
+    answer = probe.get(
         f"/api/v1/namespaces/{site.namespace}/secrets/{site.token_secret.name}"
     )
     if not answer.ok:
@@ -220,7 +220,7 @@ def _secret(asking: Asking, site: Cluster) -> Answer | None:
 
 
 def _trials(
-    asking: Asking,
+    probe: Probe,
     plan: CampaignDocuments,
     served: Mapping[Kind, bool],
     namespaces: set[str],
@@ -243,14 +243,14 @@ def _trials(
             return None
         namespace = one["metadata"].get("namespace", "")
         path = kind_of(one).path(namespace, one["metadata"]["name"])
-        answer = asking.request(
+        answer = probe.request(
             "PATCH", path, {**_DRY_RUN, "force": "true"}, one, "apply"
         )
         return Trial(described(one), namespace, False, answer)
 
     def pod(need: PodNeed) -> Trial:
         path = f"/api/v1/namespaces/{need.namespace}/pods"
-        answer = asking.request("POST", path, _DRY_RUN, _pod(need, accounts))
+        answer = probe.request("POST", path, _DRY_RUN, _pod(need, accounts))
         return Trial(f"pod of {need.owner}", need.namespace, True, answer)
 
     found = [trial for trial in map_concurrently(within, document) if trial is not None]

@@ -41,7 +41,7 @@ def diagnose(
     that the workflow would run at once, None for no limit; `say` gets progress messages; `image_limit_s`: longest wait
     for images on a cluster, seconds.
     """
-    if config.imports:
+    if config.sheet is not None:
         return [
             ok(
                 "campaign",

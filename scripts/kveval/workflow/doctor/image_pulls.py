@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from kveval.engines.kubernetes.api.kinds import condition
 from kveval.engines.kubernetes.api.names import labels, selector
-from kveval.engines.kubernetes.api.probe import Answer, Asking, Bounds, map_concurrently
+from kveval.engines.kubernetes.api.probe import Answer, Bounds, Probe, map_concurrently
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, pod_needs
 from kveval.workflow.doctor.documents import CampaignDocuments
 
@@ -56,7 +56,7 @@ class ImageTrial:
 
 
 def try_images(
-    asking: Asking, plan: CampaignDocuments, limit_s: float
+    probe: Probe, plan: CampaignDocuments, limit_s: float
 ) -> list[ImageTrial]:
     """Try every image of a campaign, all at once, for `limit_s` seconds at most."""
     users: dict[str, PodNeed] = {}
@@ -68,13 +68,13 @@ def try_images(
     }
     path = f"/api/v1/namespaces/{plan.site.namespace}/pods"
     # Those of a killed doctor.
-    _remove(asking, path, plan.name)
+    _remove(probe, path, plan.name)
     try:
         made = dict(
             zip(
                 pods,
                 map_concurrently(
-                    pods.values(), lambda pod: asking.request("POST", path, {}, pod)
+                    pods.values(), lambda pod: probe.request("POST", path, {}, pod)
                 ),
                 strict=True,
             )
@@ -89,9 +89,9 @@ def try_images(
             for image, answer in made.items()
             if answer.ok
         }
-        return [*rejected, *_watched(asking, path, plan.name, waiting, users, limit_s)]
+        return [*rejected, *_watched(probe, path, plan.name, waiting, users, limit_s)]
     finally:
-        _remove(asking, path, plan.name)
+        _remove(probe, path, plan.name)
 
 
 def trial_pod(
@@ -200,7 +200,7 @@ def node_ahead(pod: Mapping[str, Any], seen: float) -> Bounds | None:
 
 
 def _watched(
-    asking: Asking,
+    probe: Probe,
     path: str,
     campaign: str,
     waiting: dict[str, str],
@@ -224,11 +224,11 @@ def _watched(
 
     while waiting and time.monotonic() - begin < limit_s:
         time.sleep(_POLL_S)
-        found = asking.get(
+        found = probe.get(
             path, labelSelector=selector(campaign=campaign, component=COMPONENT)
         )
         # The server's clock now is at most this.
-        seen = time.time() - (asking.ahead.low if asking.ahead else 0.0)
+        seen = time.time() - (probe.ahead.low if probe.ahead else 0.0)
         for pod in found.body.get("items", []):
             name = pod["metadata"]["name"]
             if name not in waiting:
@@ -251,8 +251,8 @@ def _watched(
         )
 
 
-def _remove(asking: Asking, path: str, campaign: str) -> None:
-    found: Answer = asking.get(
+def _remove(probe: Probe, path: str, campaign: str) -> None:
+    found: Answer = probe.get(
         path, labelSelector=selector(campaign=campaign, component=COMPONENT)
     )
     names: Sequence[str] = [
@@ -260,7 +260,7 @@ def _remove(asking: Asking, path: str, campaign: str) -> None:
     ]
     map_concurrently(
         names,
-        lambda name: asking.request(
+        lambda name: probe.request(
             "DELETE", f"{path}/{name}", {"gracePeriodSeconds": 0}
         ),
     )

@@ -29,7 +29,7 @@ from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host import hardware
 from kveval.host.errors import Failure
 from kveval.host.findings import Finding, error, ok, warning
-from kveval.host.gpus.stacks import judge_stack, read_stacks
+from kveval.host.gpus.releases import judge_release, read_releases
 from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
 from kveval.host.shipped import shipped_folder
@@ -38,7 +38,7 @@ from kveval.stacks.registry import SERVERS
 from kveval.stacks.versions import same_release
 from kveval.workflow.planning.gpus import gpus_of_server, told_gpus
 
-STACKS = shipped_folder("config") / "gpu_stacks.yaml"
+GPU_RELEASES = shipped_folder("config") / "gpu_releases.yaml"
 _BUSY_SHARE = 0.25
 _SMALLER = "fewer cpu_blocks, or a smaller cpu_gib"
 _COMPILED = ("csrc", "cmake", "CMakeLists.txt", "rust")
@@ -294,9 +294,9 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
     served = next((facts.versions[one] for one in names if one in facts.versions), None)
     versions = {**facts.versions, server.program: served}
     if not server.on_cpu:
-        stacks = read_stacks(STACKS)
-        told = judge_stack(
-            stacks, server.program, served, versions.get("torch"), facts.driver_cuda
+        releases = read_releases(GPU_RELEASES)
+        told = judge_release(
+            releases, server.program, served, versions.get("torch"), facts.driver_cuda
         )
         if told is not None:
             yield told

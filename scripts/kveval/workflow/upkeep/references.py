@@ -1,5 +1,6 @@
-"""The references of campaigns: the runs that they measure, by id, and the trees that they import."""
+"""The references of campaigns: the runs that they measure, by id, and the reports that they import."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +14,7 @@ from kveval.store.run_file import IMPORTED, recorded_cell
 
 @dataclass
 class References:
-    """(measurement id, run) -> cells and campaigns that want it; imported tree -> campaigns; what could not be read.
+    """(measurement id, run) -> cells and campaigns that want it; imported report -> campaigns; what could not be read.
 
     What an unreadable campaign refers to is not known, so nothing may be deleted then. `searched`: cell -> campaigns
     that search its levels: every run of it may be theirs, because an id holds the levels that a pilot has found.
@@ -21,7 +22,7 @@ class References:
     """
 
     runs: dict[tuple[str, int], list[str]] = field(default_factory=dict)
-    trees: dict[str, list[str]] = field(default_factory=dict)
+    reports: dict[str, list[str]] = field(default_factory=dict)
     searched: dict[Cell, list[str]] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     results: set[str] = field(default_factory=lambda: {"results"})
@@ -39,9 +40,13 @@ class References:
     def referrers(
         self, measurement: str | None, run: int | None, facts: Mapping[str, Any]
     ) -> list[str]:
-        """Return the cells and campaigns that want a run, by its id, or by the tree that it was imported from."""
+        """Return the cells and campaigns that want a run, by its id, or by the reports that it was imported from."""
         if facts.get("engine") == IMPORTED:
-            return self.trees.get(str(facts.get("tree")), [])
+            paths = (
+                os.path.normpath(file["path"]) for file in facts.get("sources", ())
+            )
+            names = (name for path in paths for name in self.reports.get(path, []))
+            return list(dict.fromkeys(names))
         runs, cell = (
             self.runs.get((measurement or "", run or 0), []),
             recorded_cell(facts),
@@ -87,8 +92,10 @@ def _add_campaign(
         return
     name = config.campaign.name
     result.results.add(config.campaign.results)
-    for tree in config.imports:
-        result.trees.setdefault(tree.path, []).append(f"imported by {name}")
+    if config.sheet is not None:
+        for row in config.sheet.imported.values():
+            names = result.reports.setdefault(config.sheet.file(row.report), [])
+            names.append(f"imported by {name}")
     for cell in config.cells:
         pilot = config.pilot(cell)
         for searched in {cell, pilot} if pilot else ():

@@ -25,13 +25,13 @@ from kveval.engines.kubernetes.pods import (
     environment,
     fetch_from_pod,
     images_of,
-    store_in,
+    sidecar_container,
     waypoint,
 )
 from kveval.engines.kubernetes.recordings import process_block
 from kveval.host.http import HttpError
 from kveval.stacks.counters import parse_counters
-from kveval.stacks.keyvalue import KeyValueStore
+from kveval.stacks.keyvalue import KeyValueStore, Redis
 from kveval.stacks.sidecar import SidecarError
 
 POD_OF_SERVER = made("Pod", "server-0")
@@ -153,7 +153,8 @@ def store(tmp_path: Path, script: str) -> KeyValueStore:
         },
     )
     # The stand-in starts programs itself and finds them by this process's PATH.
-    return store_in(run_context(transport), pod, "redis", "redis.log")
+    container = sidecar_container(run_context(transport), pod, "redis", "redis.log")
+    return Redis.in_pod(container)
 
 
 def test_a_store_in_a_pod_is_asked_with_its_own_client(

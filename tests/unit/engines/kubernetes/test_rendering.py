@@ -23,6 +23,7 @@ from kveval.engines.kubernetes.manifests.rendering import (
     target_url,
 )
 from kveval.engines.kubernetes.manifests.templates import ManifestError, documents
+from kveval.stacks.keyvalue import Redis
 
 OLD, NEW, _ = RELEASES
 ON_CPU = {
@@ -677,12 +678,13 @@ def test_a_value_that_a_template_lacks_is_an_error(tmp_path):
     values = {
         "context": context_of(specification, site, 1, "c"),
         "site": site,
-        "store": "redis",
+        "sidecar": Redis,
+        "home": {},
     }
     with pytest.raises(ManifestError) as error:
-        documents("store.yaml.j2", **values, images={}, deployment={})
+        documents("sidecar.yaml.j2", **values, images={}, deployment={"gpus": 1})
     assert (error.value.code, error.value.facts["template"]) == (
         "not_filled",
-        "store.yaml.j2",
+        "sidecar.yaml.j2",
     )
     assert "'redis'" in error.value.facts["said"]

@@ -1,5 +1,6 @@
 import pytest
 
+from kveval.report.data.campaign import StyledText
 from kveval.report.html.cells import cell_attributes, inline, sort_key
 
 
@@ -65,7 +66,10 @@ def test_texts_are_sorted_with_their_numbers_in_order_and_without_marks() -> Non
 
 
 def test_a_cell_says_how_it_is_set() -> None:
-    assert cell_attributes("**better**", number=False) == ' class="better"'
+    assert (
+        cell_attributes(StyledText("**better**", "better"), number=False)
+        == ' class="better"'
+    )
     assert cell_attributes("[no-offload](#runs)", number=False) == ' class="short"'
     assert cell_attributes("words " * 9, number=False) == ' class="prose"'
     assert cell_attributes("482", number=True) == ' class="number"'

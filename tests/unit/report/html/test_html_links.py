@@ -1,7 +1,7 @@
 import pytest
 
 from kveval.campaign.cell import Cell
-from kveval.report.data.campaign import Table
+from kveval.report.data.campaign import StyledText, Table
 from kveval.report.html.arm_runs import TITLE, runs_title
 from kveval.report.html.links import ClaimLinks
 from kveval.report.sections import Bullets, Paragraph, Section, anchor_of
@@ -44,6 +44,16 @@ def test_with_several_an_arm_is_of_the_model_named_last() -> None:
 )
 def test_what_only_resembles_an_arm_is_none(text: str) -> None:
     assert ClaimLinks(SMALL).link_sentence(text, "Qwen3-0.6B") == text
+
+
+def test_a_cell_that_gets_a_link_keeps_its_style() -> None:
+    cell = StyledText("**better**, 1 of 5 runs of no-offload copied", "better")
+    section = ClaimLinks(SMALL).link_section(
+        Section("r", [Table(["verdict"], [[cell]])])
+    )
+    (table,) = section.blocks
+    linked = table.rows[0][0]
+    assert (linked.style, target(SMALL[0]) in linked) == ("better", True)
 
 
 def test_tables_are_of_the_model_of_their_row_or_section() -> None:

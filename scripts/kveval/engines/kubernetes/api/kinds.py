@@ -1,4 +1,10 @@
-"""Kinds of Kubernetes objects, by API version and name."""
+"""Kinds of Kubernetes objects, by API version and name, and the paths at which an API server has them.
+
+Paths are formed from the names. The dynamic client of the package `kubernetes` asks the API server for them instead:
+some twenty requests before the first object, whose answers it keeps in a file of a known name in the temporary folder,
+to which other users of a host may have written before. It also reads an API group that answers 503 as one without
+kinds, so that an outage looks like a missing CustomResourceDefinition. All kinds of this program are known here.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple

@@ -59,8 +59,8 @@ class Bounds:
         return self.low > limit_s or self.high < -limit_s
 
 
-class Asking:
-    """Requests to one API server; safe to use from several threads."""
+class Probe:
+    """Asks one API server, and takes refusals for answers; safe to use from several threads."""
 
     def __init__(self, api: Api) -> None:
         self._api = api

@@ -1,7 +1,12 @@
 """Requests to an API server, one at a time: what `Api` retries, and what its tests replace.
 
-The Python client handles kubeconfig, credentials and TLS; its generated models and its WebSocket helper are not used:
-the helper replaces methods of a shared object while a command starts, and connects without a time limit.
+The package `kubernetes` reads the kubeconfig, renews credentials, and makes the connections with TLS. Not used are
+
+- its generated models, which know no custom kinds;
+- its dynamic client (see `kinds`), which would form the same requests, but lose the body of a refusal that is no UTF-8,
+  and put headers and a traceback into the text of an error;
+- its WebSocket helper, which replaces methods of a shared object while a command starts, and connects without a time
+  limit.
 """
 
 import base64

@@ -19,9 +19,9 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.templates import documents
 from kveval.engines.kubernetes.wait.diagnosis import Patience
-from kveval.stacks.keyvalue import STORES
 from kveval.stacks.model_server import ModelServer
-from kveval.stacks.registry import server_of
+from kveval.stacks.registry import SIDECARS, server_of
+from kveval.stacks.sidecar import Sidecar
 
 MODEL_FOLDER = "/model"
 """Folder in pods with the miniature's files."""
@@ -131,12 +131,11 @@ class RenderContext:
 
     def fill(self, text: str) -> str:
         """Replace the placeholders of hosts, ports and folders; other braces, as of JSON, stay."""
-        places = {f"{store}_host": self.address(store) for store in (*STORES, "epp")}
-        places |= {
-            "model_dir": MODEL_FOLDER,
-            "fs_dir": FILES_FOLDER,
-            "lmcache_host": LOOPBACK,
+        places = {
+            f"{name}_host": LOOPBACK if sidecar.in_server_pod else self.address(name)
+            for name, sidecar in SIDECARS.items()
         }
+        places |= {"model_dir": MODEL_FOLDER, "fs_dir": FILES_FOLDER}
         places |= {place: str(port) for place, port in self.ports.items()}
         return re.sub(r"\{(\w+)\}", lambda match: places.get(match[1], match[0]), text)
 
@@ -217,6 +216,13 @@ class RenderContext:
     def sidecars(self) -> dict[str, SidecarSpec]:
         """The arm's sidecars, by name."""
         return {sidecar.name: sidecar for sidecar in self.specification.sidecars}
+
+    def sidecar_programs(self, *, in_server_pod: bool) -> list[type[Sidecar]]:
+        """Return the programs of the arm's sidecars in the server's pod, or of those with pods of their own."""
+        programs = [SIDECARS[name] for name in self.sidecars]
+        return [
+            program for program in programs if program.in_server_pod == in_server_pod
+        ]
 
     # Routing.
 

@@ -5,6 +5,7 @@ from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS, documents
 from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS, log_block
+from kveval.stacks.picker import Picker
 from kveval.stacks.registry import SERVERS, SIDECARS
 
 COMPONENT = "recorder"
@@ -13,7 +14,10 @@ STATE = "/var/lib/kveval"
 """Writable folder of the container, on the node's disk."""
 CONFIGURATION = "/etc/kveval/pmlogconf"
 """Folder of the container with the configuration of logged metrics, one file a group."""
-SOURCE_GROUPS = (*SERVERS, "epp", "gateway", "dcgm", *SIDECARS)
+SOURCE_GROUPS = tuple(
+    dict.fromkeys((*SERVERS, Picker.name, "gateway", "dcgm", *SIDECARS))
+)
+"""What a metrics URL may be of, each once."""
 PLACE = "@SOURCE@"
 """Placeholder for a source's name in the text of a group."""
 

@@ -20,17 +20,17 @@ from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.router import PROXY_PORT, router
 from kveval.engines.kubernetes.manifests.templates import to_text
 from kveval.load import guidellm as load
-from kveval.stacks.keyvalue import STORES
+from kveval.stacks.registry import SIDECARS
 
 PORTS: Mapping[str, int] = {
     "port": 8000,
-    "redis_port": 6379,
-    "valkey_port": 6379,
-    "lmcache_port": 5555,
-    "lmcache_http_port": 8081,
     "events_port": 5557,
-    "epp_metrics_port": 9090,
     "tokenizer_port": 8082,
+    **{
+        place: port.number
+        for sidecar in SIDECARS.values()
+        for place, port in sidecar.ports.items()
+    },
 }
 """Ports by placeholder, for pods that have their own addresses; for pods on one shared network, others are passed.
 
@@ -58,11 +58,10 @@ def storage(context: RenderContext) -> tuple[Document, ...]:
 
 def serving(context: RenderContext) -> tuple[Document, ...]:
     """Return the documents of the servers of one run and of their routing. Raises ManifestError for a bad template."""
-    stores = [name for name in STORES if name in context.sidecars]
     documents = [
         document
-        for store in stores
-        for document in context.documents("store", store=store)
+        for sidecar in context.sidecar_programs(in_server_pod=False)
+        for document in context.documents("sidecar", sidecar=sidecar)
     ]
     if context.deployment.route != "service":
         documents += router(context)

@@ -1,4 +1,4 @@
-"""Combinations of a server's release with torch and CUDA, from config/gpu_stacks.yaml."""
+"""Releases of servers for GPUs, each with the torch and CUDA that it was built for: config/gpu_releases.yaml."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,11 @@ _FIX = "bash scripts/setup.sh workflow server-gpu"
 
 
 @dataclass(frozen=True)
-class Stack:
-    """One combination; `tried`: how it is known to work; `locks`: suffix of its lock files in envs/, "" for none."""
+class GpuRelease:
+    """A release of a server, and what it was built for.
+
+    `tried`: how it is known to work; `locks`: suffix of its lock files in envs/, "" for none.
+    """
 
     program: str
     version: str
@@ -28,33 +31,35 @@ class Stack:
     sources: Sequence[str] = ()
 
 
-def read_stacks(path: Path) -> list[Stack]:
-    """Read the table of combinations. Raises Failure if it is unreadable or an entry is invalid."""
+def read_releases(path: Path) -> list[GpuRelease]:
+    """Read the table of releases. Raises Failure if it is unreadable or an entry is invalid."""
     try:
         entries: list[dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return [Stack(**entry) for entry in entries]
+        return [GpuRelease(**entry) for entry in entries]
     except (OSError, yaml.YAMLError, TypeError) as problem:
         raise Failure(
-            f"{path}: not a valid table of combinations ({problem})", code="no_stacks"
+            f"{path}: not a valid table of releases ({problem})", code="no_releases"
         ) from problem
 
 
-def fitting(stacks: Sequence[Stack], program: str, torch: str) -> list[Stack]:
-    """Return the combinations of a program with a host's torch: those with locks first, then the newest first."""
-    stacks_that_fit = [
-        stack
-        for stack in stacks
-        if stack.program == program and same_release(stack.torch, torch)
+def built_for(
+    torch: str, releases: Sequence[GpuRelease], program: str
+) -> list[GpuRelease]:
+    """Return the releases of a program that fit a host's torch: those with locks first, then the newest first."""
+    fits = [
+        release
+        for release in releases
+        if release.program == program and same_release(release.torch, torch)
     ]
     return sorted(
-        stacks_that_fit,
-        key=lambda stack: (bool(stack.locks), Version(stack.version)),
+        fits,
+        key=lambda release: (bool(release.locks), Version(release.version)),
         reverse=True,
     )
 
 
-def judge_stack(
-    stacks: Sequence[Stack],
+def judge_release(
+    releases: Sequence[GpuRelease],
     program: str,
     version: str | None,
     torch: str | None,
@@ -63,24 +68,24 @@ def judge_stack(
     """Judge whether the installed program, torch and the driver's CUDA fit together; None without torch."""
     if torch is None:
         return None
-    fits = fitting(stacks, program, torch)
+    fits = built_for(torch, releases, program)
     if version is None:
-        names = ", ".join(stack.version for stack in fits)
+        names = ", ".join(release.version for release in fits)
         message = f"torch {torch} is installed and no {program}; of {program}, {names or 'no release that is known'} fits it"
         return warning(
             "torch",
             message,
             _FIX,
             "none_there",
-            fitting=[stack.version for stack in fits],
+            fitting=[release.version for release in fits],
         )
     known = [
-        stack
-        for stack in stacks
-        if stack.program == program and same_release(stack.version, version)
+        release
+        for release in releases
+        if release.program == program and same_release(release.version, version)
     ]
     if not known:
-        message = f"{program} {version} with torch {torch}: not in config/gpu_stacks.yaml, used as it is"
+        message = f"{program} {version} with torch {torch}: not in config/gpu_releases.yaml, used as it is"
         return ok("torch", message, "unknown")
     entry = known[0]
     if not same_release(entry.torch, torch):

@@ -1,0 +1,65 @@
+"""The levels that a comparison uses: a row of levels.csv for each run, of the reference and of the arm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from kveval.analysis.estimators.spreads import Array
+
+Rows = Sequence[Mapping[str, Any]]
+# Numbers of the declared work that are absent where they are 0.
+_SELDOM_GIVEN = (
+    *("document_tokens", "document_stdev", "pause_s", "pause_stdev_s"),
+    "prefix_zipf",
+)
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The rows of levels.csv that a comparison of a metric uses, one per run; rows at the same index are a pair."""
+
+    metric: str
+    reference: Rows = ()
+    arm: Rows = ()
+
+    def __len__(self) -> int:
+        return len(self.arm)
+
+    @cached_property
+    def logs(self) -> tuple[Array, Array]:
+        """ln of the metric by run, in reference and arm."""
+        return np.log(numbers(self.reference, self.metric)), np.log(
+            numbers(self.arm, self.metric)
+        )
+
+    @property
+    def difference(self) -> float:
+        """Mean difference of ln, arm - reference."""
+        reference, arm = self.logs
+        return float(np.mean(arm - reference))
+
+
+def number(row: Mapping[str, Any], column: str) -> float:
+    """Return a column of a level's row as a number, NaN where it has none."""
+    value = row.get(column)
+    return math.nan if value is None else float(value)
+
+
+def numbers(rows: Rows, column: str) -> Array:
+    """Return a column of several rows, NaN where a row has none."""
+    return np.array([number(row, column) for row in rows], dtype=np.float64)
+
+
+def declared_work(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the numbers of a level's declared work as texts by name, {} where it is not known."""
+    text = row.get("workload")
+    if not isinstance(text, str) or not text:
+        return {}
+    given = dict(part.split("=", 1) for part in text.split(";"))
+    return dict.fromkeys(_SELDOM_GIVEN, "0") | given

@@ -1,0 +1,281 @@
+"""The known forms of result trees: where the results lie in them, and what their names declare.
+
+A folder per level with guidellm-results.json[.zst] and pcp-archives/; benchmark_..._guidellm.json beside
+benchmark_..._pcp.tar.xz; and any other JSON file, which may be a report. Results are found by names only: no file is
+opened here. Names are parsed by a grammar of whole fields:
+
+HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k|-20k|-20kcpu]_replicaN_rateC is a result folder. Names of older results have
+fewer fields; `parse_fields` accepts any of the fields in this order, with known models and arms only.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from kveval.host.errors import Failure
+from kveval.importing.settings import CONFIG_NAME
+from pcp_parquet.archive.tars import TARS
+
+ARCHIVES_NAME = "pcp-archives"
+FOLDER, BENCHMARK, SINGLE = "folder", "benchmark", "single"
+_REPORT = re.compile(r"guidellm-results\.json(\.zst)*")
+_BENCHMARK = re.compile(
+    r"(?P<stem>benchmark_\d{8}_\d{6}_(?P<parameters>.+))_guidellm\.json(\.zst)*"
+)
+_TAR = re.compile(rf"(?P<stem>.+)_pcp({'|'.join(map(re.escape, TARS))})")
+_JSON = re.compile(r"(?P<stem>.+)\.jsonl?(\.zst)*")
+_LOG = re.compile(r"vllm-startup\.log(\.zst)*")
+# Trees are shallow: results, perhaps a folder for each campaign or repetition, a folder for each level.
+_MAX_DEPTH = 5
+
+
+@dataclass(frozen=True)
+class ResultFiles:
+    """The files of one result, as paths relative to the tree.
+
+    `place` is its folder or its report, `name` what is parsed to know what it is of. `reports`: the same one, compressed
+    in several ways.
+    """
+
+    place: str
+    form: str
+    name: str
+    reports: Sequence[str] = ()
+    server_files: Sequence[str] = ()
+    recording: Sequence[str] = ()
+
+
+@dataclass
+class Tree:
+    """A tree's content: its results, recordings that belong to no single one, and what is no result, with the reason."""
+
+    root: Path
+    results: list[ResultFiles] = field(default_factory=list)
+    shared_recording: list[str] = field(default_factory=list)
+    others: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Folder:
+    path: str
+    files: Sequence[str]
+    folders: Sequence[str]
+
+    def join(self, name: str) -> str:
+        return f"{self.path}/{name}" if self.path else name
+
+    def matching(self, pattern: re.Pattern[str]) -> list[str]:
+        return [name for name in self.files if pattern.fullmatch(name)]
+
+
+def scan(root: Path) -> Tree:
+    """Find every result below `root`, sorted by place. Raises OSError when a folder cannot be read."""
+    tree = Tree(root)
+    _scan_folder(tree, "", _MAX_DEPTH)
+    tree.results.sort(key=lambda result: result.place)
+    return tree
+
+
+def _scan_folder(tree: Tree, path: str, depth: int) -> bool:
+    """Scan one folder; return whether results were found directly in it."""
+    folder = _read(tree.root, path)
+    reports = sorted(folder.matching(_REPORT), key=lambda name: (len(name), name))
+    files = ResultFiles(path or ".", FOLDER, _name(tree.root, path))
+    has_config = CONFIG_NAME in folder.files
+    if has_config:
+        files = replace(files, server_files=[folder.join(CONFIG_NAME)])
+    logs = map(folder.join, folder.matching(_LOG))
+    files = replace(files, server_files=[*files.server_files, *logs])
+    own = [folder.join(ARCHIVES_NAME)] if ARCHIVES_NAME in folder.folders else []
+    if reports or (has_config and is_folder_name(files.name)):
+        files = replace(files, reports=[*map(folder.join, reports)], recording=own)
+        tree.results.append(files)
+        for name in folder.matching(_JSON):
+            if name not in reports:
+                tree.others[folder.join(name)] = f"lies in the folder of {files.name}"
+        return True
+    results = list(_files(folder, replace(files, recording=own if has_config else [])))
+    tree.results += results
+    used = {path for result in results for path in result.recording}
+    tars = map(folder.join, folder.matching(_TAR))
+    tree.shared_recording += [tar for tar in tars if tar not in used]
+    # Beside benchmark-config.txt they are the archives of the results in this folder.
+    tree.shared_recording += [] if has_config else own
+    _scan_below(tree, folder, depth)
+    return bool(results)
+
+
+def _scan_below(tree: Tree, folder: _Folder, depth: int) -> None:
+    below = [folder.join(name) for name in folder.folders if name != ARCHIVES_NAME]
+    plain = [
+        path for path in below if not (depth and _scan_folder(tree, path, depth - 1))
+    ]
+    if len(plain) == len(below):
+        return
+    # A folder among results that holds none itself, and none below it, was meant to be one.
+    places = [*(result.place for result in tree.results), *tree.others]
+    for path in plain:
+        if not any(place.startswith(f"{path}/") for place in places):
+            tree.others[path] = (
+                "neither benchmark-config.txt nor guidellm-results.json in it"
+            )
+
+
+def _files(folder: _Folder, beside: ResultFiles) -> Iterator[ResultFiles]:
+    """Yield the reports that are files of a folder: dated ones with the archives of the same name, and all others.
+
+    The others have what lies in the folder beside them.
+    """
+    tars: dict[str, list[str]] = {}
+    for name in folder.files:
+        if tar := _TAR.fullmatch(name):
+            tars.setdefault(tar["stem"], []).append(folder.join(name))
+    for name in folder.files:
+        place = folder.join(name)
+        if dated := _BENCHMARK.fullmatch(name):
+            own = tars.get(dated["stem"], [])
+            parameters = dated["parameters"]
+            yield ResultFiles(place, BENCHMARK, parameters, [place], recording=own)
+        elif single := _JSON.fullmatch(name):
+            stem = single["stem"]
+            yield replace(beside, place=place, form=SINGLE, name=stem, reports=[place])
+
+
+def _name(root: Path, path: str) -> str:
+    return (path or root.resolve().name).rpartition("/")[2]
+
+
+def _read(root: Path, path: str) -> _Folder:
+    """Return the names of the files and of the folders in a folder, sorted, hidden folders left out."""
+    with os.scandir(root / path) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    folders = [
+        entry.name
+        for entry in found
+        if entry.is_dir() and not entry.name.startswith(".")
+    ]
+    return _Folder(path, [entry.name for entry in found if entry.is_file()], folders)
+
+
+# --- what names declare
+
+_NUMBER = r"[1-9]\d*"
+_HARDWARE = (
+    rf"(?P<hardware>(?P<nodes>{_NUMBER})x(?P<gpus>{_NUMBER})x(?P<gpu>[A-Za-z0-9.+-]+))"
+)
+_SOFTWARE = r"(?P<software>[^_/]+?)(?P<mempress>-mempress)?"
+_SIZE = rf"(?:-(?P<thousands>{_NUMBER})k(?P<cpu>cpu)?)?"
+_REPLICAS, _RATE = rf"(?P<replicas>{_NUMBER})", rf"(?P<rate>{_NUMBER})"
+_FOLDER = re.compile(
+    rf"{_HARDWARE}_{_SOFTWARE}_(?P<model>[^_]+)_(?P<arm>[^_]+?){_SIZE}_replica{_REPLICAS}_rate{_RATE}"
+)
+_FORM = "HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k]_replicaN_rateC"
+
+
+class NameProblem(Failure):
+    """A name does not follow the grammar; the message says what would."""
+
+
+@dataclass(frozen=True)
+class NamedHardware:
+    """NODESxGPUSxGPU: 1x2xL40S is one node with two L40S."""
+
+    nodes: int
+    gpus: int
+    gpu: str
+
+
+@dataclass(frozen=True)
+class Declared:
+    """Facts that a name declares, None for the others; `cpu_blocks` from the arm's suffix, `rate` in streams."""
+
+    arm: str | None = None
+    cpu_blocks: int | None = None
+    mempress: bool = False
+    hardware: str | None = None
+    software: str | None = None
+    model: str | None = None
+    replicas: int | None = None
+    rate: int | None = None
+
+    @property
+    def arm_under_pressure(self) -> str | None:
+        """The arm, with -mempress where the name says that the device's memory was made small."""
+        if self.arm is None or not self.mempress:
+            return self.arm
+        return f"{self.arm}-mempress"
+
+
+def is_folder_name(name: str) -> bool:
+    """Tell whether a name is that of the folder of one level."""
+    return _FOLDER.fullmatch(name) is not None
+
+
+def parse_folder(name: str) -> Declared:
+    """Return what a result folder's name declares. Raises NameProblem unless the whole name follows the grammar."""
+    match = _FOLDER.fullmatch(name)
+    if match is None:
+        raise NameProblem(f"its name does not have the form {_FORM}", code="other_form")
+    return _declared(match)
+
+
+def parse_fields(name: str, models: Collection[str], arms: Collection[str]) -> Declared:
+    """Return what a name declares that has some of a folder's fields, in their order, joined by `_`.
+
+    The arm is required; hardware and software come together or not at all; models and arms must be known. Raises
+    NameProblem.
+    """
+    match = re.fullmatch(
+        rf"(?:{_HARDWARE}_{_SOFTWARE}_)?(?:{_alternatives('model', models)}_)?{_alternatives('arm', arms)}{_SIZE}"
+        rf"(?:_replica{_REPLICAS})?(?:_rate{_RATE})?",
+        name,
+    )
+    if match is None:
+        raise NameProblem(
+            f"its name has no fields of {_FORM} with a known arm", code="no_known_arm"
+        )
+    return _declared(match)
+
+
+def parse_place(place: str, arms: Collection[str]) -> Declared:
+    """Return what the folders of a file declare: the innermost one that is called like an arm. Raises NameProblem."""
+    for folder in reversed(place.split("/")[:-1]):
+        if folder in arms:
+            return Declared(folder)
+    raise NameProblem(
+        "neither its name nor one of its folders is that of a known arm",
+        code="no_known_arm",
+    )
+
+
+def parse_hardware(name: str) -> NamedHardware | None:
+    """Return the parts of a hardware's name; None if it has another form."""
+    match = re.fullmatch(_HARDWARE, name)
+    if match is None:
+        return None
+    return NamedHardware(int(match["nodes"]), int(match["gpus"]), match["gpu"])
+
+
+def _alternatives(name: str, known: Collection[str]) -> str:
+    # Longest first, so that a name is not matched by a shorter one that it begins with.
+    longest_first = sorted(known, key=len, reverse=True)
+    return f"(?P<{name}>{'|'.join(map(re.escape, longest_first)) or '(?!)'})"
+
+
+def _declared(match: re.Match[str]) -> Declared:
+    fields = match.groupdict()
+    thousands, replicas, rate = (
+        int(fields.get(name) or 0) or None for name in ("thousands", "replicas", "rate")
+    )
+    return Declared(
+        arm=fields["arm"],
+        cpu_blocks=thousands and 1000 * thousands,
+        mempress=fields.get("mempress") is not None,
+        hardware=fields.get("hardware"),
+        software=fields.get("software"),
+        model=fields.get("model"),
+        replicas=replicas,
+        rate=rate,
+    )

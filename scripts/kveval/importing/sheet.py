@@ -1,0 +1,429 @@
+"""Makes the sheet of result trees: what can be told of each level, a `?` for what cannot, and the next free run.
+
+A sheet that is there is only added to: its lines are its user's.
+"""
+
+import csv
+import io
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kveval.campaign.catalogue import Catalogue
+from kveval.campaign.import_sheet import (
+    COLUMNS,
+    SEPARATOR,
+    UNKNOWN,
+    ImportSheet,
+    read_sheet,
+)
+from kveval.campaign.problems import ConfigError
+from kveval.host.files import write_bytes
+from kveval.importing.facts import ReportSummary
+from kveval.importing.forms import scan
+from kveval.importing.interpret import NoReport, Remark, Result, interpret
+from kveval.importing.october_2025 import PublishedRow
+from kveval.importing.runs import Draft, drafts_of, merge_partial_runs
+from kveval.load.reports import ReportFileError
+from kveval.load.reports.reading import read_report
+
+Texts = dict[str, str]
+_OF_CELL = ("model", "scenario", "cpu_blocks")
+_OF_KIND = ("hardware", "software", "replicas")
+
+
+@dataclass(frozen=True)
+class SheetUpdate:
+    """The outcome of writing a sheet: `added` are its new rows by their lines.
+
+    `known` counts levels that were in it already; `readable`: lines with a `problem` whose report can be read by now;
+    `others`: what in the trees is no result, and why; `published`: report -> the row that a publication has of it.
+    """
+
+    path: Path
+    added: Mapping[int, Texts]
+    known: int
+    readable: Sequence[int]
+    others: Mapping[str, str]
+    published: Mapping[str, PublishedRow]
+
+
+@dataclass(frozen=True)
+class _Level:
+    """A level of a result as a row of the sheet. `run`: what levels of one run have in common; `texts`: without it."""
+
+    run: object
+    texts: Texts
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The report, and the benchmark in it, by which a row is known."""
+        return self.texts["report"], self.texts["benchmark"]
+
+
+@dataclass
+class _Content:
+    """The content of trees: results, recordings by tree that belong to none of them, and what is no result."""
+
+    results: list[Result] = field(default_factory=list)
+    shared: dict[Path, list[str]] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
+
+
+def update_sheet(
+    roots: Sequence[Path], path: Path, catalogue: Catalogue
+) -> SheetUpdate:
+    """Add the levels of result trees to the sheet at `path`, made if it is not there; return what was added.
+
+    Every report is read. Lines that are there stay as they are. Raises ConfigError for a sheet with mistakes, OSError
+    for a tree that cannot be read.
+    """
+    sheet, header = _existing(path)
+    content = _content(roots, catalogue)
+    levels = _levels(content, sheet)
+    present = {
+        (sheet.file(row.report), str(row.benchmark)) for row in sheet.rows.values()
+    }
+    known = [level for level in levels if _resolved(level, sheet) in present]
+    new = [level for level in levels if _resolved(level, sheet) not in present]
+    numbers = _RunNumbers(sheet, known)
+    rows = [{**level.texts, "run": numbers.of(level)} for level in new]
+    added = _write(path, header, rows)
+    published = {
+        _name(result.root, result.report, path.parent): result.published
+        for result in content.results
+        if result.published is not None
+    }
+    return SheetUpdate(
+        path, added, len(known), _readable(sheet), content.others, published
+    )
+
+
+def _existing(path: Path) -> tuple[ImportSheet, Sequence[str]]:
+    """Return the sheet that is there, and its columns; an empty one with all columns if there is none."""
+    if not path.exists():
+        return ImportSheet(path, {}), COLUMNS
+    sheet, problems = read_sheet(path)
+    if problems:
+        raise ConfigError(problems)
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        return sheet, next(csv.reader(file))
+
+
+def _content(roots: Sequence[Path], catalogue: Catalogue) -> _Content:
+    content = _Content()
+    for root in roots:
+        tree = scan(root)
+        content.shared[root] = tree.shared_recording
+        for place, reason in tree.others.items():
+            content.others[str(root / place)] = reason
+        for files in tree.results:
+            try:
+                content.results.append(interpret(root, files, catalogue))
+            except NoReport as reason:
+                content.others[str(root / files.place)] = str(reason)
+    return content
+
+
+def _levels(content: _Content, sheet: ImportSheet) -> list[_Level]:
+    """Return every level of the results as a row, those of runs first, in the order of their cells and times."""
+    base = sheet.path.parent
+    results, copies = _without_copies(content.results, sheet)
+    results = _equal_configurations(results)
+    mixed = _mixed_cells(results, sheet)
+    runs, left_out = merge_partial_runs(drafts_of(results))
+    levels: list[_Level] = []
+    placed: set[tuple[Path, str]] = set()
+    for number, draft in enumerate(runs):
+        shared = content.shared[draft.first.root]
+        for row in _draft_rows(draft, shared, base):
+            levels.append(_Level((draft.cell, number), _decided(row, mixed)))
+        placed |= {_key(member.result) for member in draft.members}
+    for number, (draft, reason) in enumerate(left_out):
+        for row in _draft_rows(draft, content.shared[draft.first.root], base):
+            row |= {"use": "no", "remarks": _joined(reason, row["remarks"])}
+            levels.append(_Level((draft.cell, "left out", number), row))
+        placed |= {_key(member.result) for member in draft.members}
+    alone = [*copies, *((result, "") for result in results)]
+    for result, reason in alone:
+        if _key(result) not in placed:
+            levels += _rows_alone(result, reason, base)
+    return levels
+
+
+def _key(result: Result) -> tuple[Path, str]:
+    return result.root, result.files.place
+
+
+def _without_copies(
+    results: Iterable[Result], sheet: ImportSheet
+) -> tuple[list[Result], list[tuple[Result, str]]]:
+    """Return the results, and the copies of earlier ones with the reason: they would count as further runs."""
+    base = sheet.path.parent
+    seen: dict[tuple[str, ...], str] = {}
+    for row in sheet.rows.values():
+        if row.use != "no" and row.start:
+            cell = (row.model, row.scenario, str(row.cpu_blocks))
+            place = sheet.file(row.report)
+            seen.setdefault((*cell, str(row.level), row.start), place)
+    kept, copies = [], []
+    for result in results:
+        place = sheet.file(_name(result.root, result.report, base))
+        keys = [
+            (*_cell_texts(result), str(level.level), _time(level.facts.start))
+            for level in result.levels
+        ]
+        firsts = {seen.get(key, place) for key in keys}
+        if firsts and place not in firsts:
+            reason = (
+                f"the same measurement as {min(firsts)}: equal levels at equal times"
+            )
+            copies.append((result, reason))
+            continue
+        kept.append(result)
+        for key in keys:
+            seen.setdefault(key, place)
+    return kept, copies
+
+
+def _equal_configurations(results: Sequence[Result]) -> list[Result]:
+    """Return the results with a remark on those whose configuration more than one cell ran with."""
+    cells: dict[str, set[tuple[str, ...]]] = {}
+    for result in results:
+        if result.known and result.configuration is not None:
+            alike = cells.setdefault(result.configuration, set())
+            alike.add(_cell_texts(result))
+    return [_with_equals(result, cells) for result in results]
+
+
+def _with_equals(result: Result, cells: Mapping[str, set[tuple[str, ...]]]) -> Result:
+    """Return a result with a remark on the other cells that ran with its configuration; `cells`: those by it."""
+    if not result.known or result.configuration is None:
+        return result
+    alike = cells[result.configuration] - {_cell_texts(result)}
+    if not alike:
+        return result
+    others = tuple(sorted("/".join(cell) for cell in alike))
+    text = f"configured like {' and '.join(others)}: a difference between them is noise (A/A)"
+    remark = Remark(text, "configured_alike", others)
+    return replace(result, remarks=(*result.remarks, remark))
+
+
+def _mixed_cells(
+    results: Iterable[Result], sheet: ImportSheet
+) -> dict[tuple[str, ...], str]:
+    """Return the cells that have results of different machines or releases, with what they are of.
+
+    What the sheet leaves out does not count.
+    """
+    base = sheet.path.parent
+    kinds: dict[tuple[str, ...], dict[str, set[str]]] = {}
+    listed = {sheet.file(row.report) for row in sheet.rows.values()}
+    for result in results:
+        report = sheet.file(_name(result.root, result.report, base))
+        if result.known and report not in listed:
+            texts = dict(zip(_OF_KIND, map(_text, result.kind), strict=True))
+            _add_kind(kinds.setdefault(_cell_texts(result), {}), texts)
+    for row in sheet.rows.values():
+        if row.use != "no":
+            texts = {name: _text(getattr(row, name)) for name in _OF_KIND}
+            own = (row.model, row.scenario, str(row.cpu_blocks))
+            _add_kind(kinds.setdefault(own, {}), texts)
+    mixed = {}
+    for cell, values in kinds.items():
+        several = [
+            f"{name} {' and '.join(sorted(texts))}"
+            for name, texts in values.items()
+            if len(texts) > 1
+        ]
+        if several:
+            mixed[cell] = "; ".join(several)
+    return mixed
+
+
+def _add_kind(values: dict[str, set[str]], texts: Texts) -> None:
+    for name, text in texts.items():
+        values.setdefault(name, set()).add(text)
+
+
+def _decided(row: Texts, mixed: Mapping[tuple[str, ...], str]) -> Texts:
+    """Return a row, with a `?` in `use` if its cell has results that do not belong together."""
+    kinds = mixed.get(tuple(row[name] for name in _OF_CELL))
+    if kinds is None:
+        return row
+    reason = f"the cell has results of {kinds}: `use` yes for one of them, or a scenario of its own for each"
+    return {**row, "use": UNKNOWN, "remarks": _joined(reason, row["remarks"])}
+
+
+def _draft_rows(draft: Draft, shared: Sequence[str], base: Path) -> Iterable[Texts]:
+    """Yield the rows of a run, all of its cell."""
+    has_own = any(member.result.files.recording for member in draft.members)
+    for member in draft.members:
+        result = member.result
+        row = _row(result, base)
+        if member.level is None:
+            # What gave nothing is of the run that it was meant for.
+            row |= dict(zip(_OF_CELL, _cell_texts(draft.first), strict=True))
+            row["level"] = str(member.number)
+        else:
+            row["level"] = str(member.level.level)
+            row["benchmark"] = str(member.level.benchmark)
+            row["start"] = _time(member.level.facts.start)
+            row["problem"] = _joined(member.level.facts.error or "")
+        if not has_own:
+            row["recording"] = _names(result.root, shared, base)
+        yield row
+
+
+def _rows_alone(result: Result, reason: str, base: Path) -> Iterable[_Level]:
+    """Yield the rows of a result that is in no run: a copy, or one that gave nothing."""
+    row = _row(result, base) | {"use": "no"}
+    row["remarks"] = _joined(reason, row["remarks"])
+    run = _key(result)
+    if not result.levels:
+        yield _Level(run, row | {"level": _text(result.declared.rate) or UNKNOWN})
+    for level in result.levels:
+        values = {
+            "level": str(level.level),
+            "benchmark": str(level.benchmark),
+            "start": _time(level.facts.start),
+            "problem": _joined(level.facts.error or ""),
+        }
+        yield _Level(run, row | values)
+
+
+def _row(result: Result, base: Path) -> Texts:
+    """Return what is the same for all levels of a result."""
+    files = result.files
+    return {
+        "use": "yes",
+        **dict(zip(_OF_CELL, _cell_texts(result), strict=True)),
+        "report": _name(result.root, result.report, base),
+        "benchmark": "0",
+        "recording": _names(result.root, files.recording, base),
+        "server_files": _names(result.root, files.server_files, base),
+        **dict(zip(_OF_KIND, map(_text, result.kind), strict=True)),
+        "tensor_parallel_size": _text(result.tensor_parallel_size),
+        "arm": result.declared.arm or "",
+        "vllm": result.vllm or "",
+        "problem": _joined(result.problem),
+        "guidellm": result.guidellm,
+        "start": "",
+        "configuration": (result.configuration or "")[:8],
+        "remarks": _joined(*(remark.text for remark in result.remarks)),
+    }
+
+
+def _cell_texts(result: Result) -> tuple[str, ...]:
+    return tuple(UNKNOWN if value is None else str(value) for value in result.cell)
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _joined(*texts: str) -> str:
+    """Return texts as one, on one line."""
+    return "; ".join(" ".join(text.split()) for text in texts if text)
+
+
+def _time(seconds: float) -> str:
+    """Return a time in UTC, to the millisecond."""
+    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def _names(root: Path, paths: Iterable[str], base: Path) -> str:
+    return SEPARATOR.join(_name(root, path, base) for path in paths)
+
+
+def _name(root: Path, path: str, base: Path) -> str:
+    """Return how the sheet names a file of a tree: absolute as the tree is, or relative to the sheet's folder."""
+    full = os.path.normpath(root / path)
+    return full if root.is_absolute() else os.path.relpath(full, base)
+
+
+def _resolved(level: _Level, sheet: ImportSheet) -> tuple[str, str]:
+    report, benchmark = level.place
+    return sheet.file(report), benchmark
+
+
+class _RunNumbers:
+    """The numbers of runs: levels of a run that is in the sheet get its number, other runs the next of their cell."""
+
+    def __init__(self, sheet: ImportSheet, known: Iterable[_Level]) -> None:
+        lines = {
+            (sheet.file(row.report), str(row.benchmark)): row
+            for row in sheet.rows.values()
+        }
+        self._numbers: dict[object, int] = {}
+        self._levels: dict[tuple[tuple[str, ...], int], set[str]] = {}
+        columns = (*_OF_CELL, *_OF_KIND, "arm", "report")
+        for row in sheet.rows.values():
+            if row.run != UNKNOWN:
+                texts = {name: _text(getattr(row, name)) for name in columns}
+                self._occupy(texts, int(row.run), str(row.level))
+        for level in known:
+            row = lines[_resolved(level, sheet)]
+            if row.run != UNKNOWN:
+                self._numbers.setdefault(level.run, int(row.run))
+
+    def of(self, level: _Level) -> str:
+        """Return the number of the run of a new row."""
+        texts, own = level.texts, level.texts["level"]
+        cell = self._cell(texts)
+        number = self._numbers.get(level.run)
+        if number is None or own in self._levels.get((cell, number), ()):
+            used = [run for other, run in self._levels if other == cell]
+            number = max(used, default=0) + 1
+            self._numbers[level.run] = number
+        self._occupy(texts, number, own)
+        return str(number)
+
+    def _occupy(self, texts: Texts, run: int, level: str) -> None:
+        self._levels.setdefault((self._cell(texts), run), set()).add(level)
+
+    @staticmethod
+    def _cell(texts: Texts) -> tuple[str, ...]:
+        """Return what distinguishes a cell from others: what is not known of it by what the results call it."""
+        cell = tuple(texts[name] for name in (*_OF_CELL, *_OF_KIND))
+        return (*cell, texts["arm"] or texts["report"]) if UNKNOWN in cell else cell
+
+
+def _readable(sheet: ImportSheet) -> list[int]:
+    """Return the lines with a problem whose level can be read by now."""
+    lines = []
+    for line, row in sheet.rows.items():
+        path = Path(sheet.file(row.report))
+        if not row.problem or not path.is_file():
+            continue
+        try:
+            levels = ReportSummary.from_report(read_report(path)).levels
+        except ReportFileError:
+            continue
+        if row.benchmark < len(levels) and levels[row.benchmark].error is None:
+            lines.append(line)
+    return lines
+
+
+def _write(
+    path: Path, header: Sequence[str], rows: Sequence[Texts]
+) -> dict[int, Texts]:
+    """Append rows to a sheet, which is made with its header if it is not there; return the rows by their lines."""
+    old = path.read_bytes() if path.exists() else b""
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, header, extrasaction="ignore", lineterminator="\n")
+    if not old:
+        writer.writeheader()
+    elif not old.endswith(b"\n"):
+        text.write("\n")
+    first = old.count(b"\n") + text.getvalue().count("\n") + 1
+    added: dict[int, Texts] = {}
+    for number, row in enumerate(rows):
+        writer.writerow(row)
+        added[first + number] = row
+    if rows or not old:
+        write_bytes(path, old + text.getvalue().encode())
+    return added

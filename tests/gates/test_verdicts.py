@@ -1,0 +1,129 @@
+"""What made-up comparisons get stays the same: every column of their tables, and what a report says of them.
+
+KVEVAL_UPDATE_GOLDEN=1 holds what is made now.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.gates import golden
+from tests.gates.verdict_cases import CASES, Case
+from tests.support.synthetic import BASELINES, METRICS, peaks_table, required_counters
+from tests.support.synthetic import runs as runs_of
+
+from kveval.analysis.cells import THROUGHPUT, tables_by_cell
+from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.verdict import compare_all
+from kveval.campaign.campaign_file import Comparison
+from kveval.report.answer import answer_of
+from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.export.report_json import report_content, to_json
+from kveval.report.markdown import markdown_table
+from kveval.report.tables.not_assessed import gap_table
+from kveval.report.tables.pairs import pair_table
+from kveval.report.tables.results import (
+    arms_table,
+    basis_table,
+    comparison_table,
+    strategy_table,
+)
+
+HELD = Path(__file__).resolve().parent / "golden" / "verdicts.tar.xz"
+KINDS = {
+    "no-offload": {"arm": "none"},
+    "native-offload": {"arm": "native"},
+    "lmcache-redis": {"arm": "lmcache", "store": "redis"},
+}
+
+
+def _plan(case: Case, baselines: Mapping[str, str | None]) -> ReportPlan:
+    cells = list(tables_by_cell(case.levels))
+    scenarios = {
+        name: {
+            "title": name,
+            "baseline": baselines.get(name),
+            "required": required_counters(name),
+            "store": None,
+            "arm": "native",
+            **KINDS.get(name, {}),
+        }
+        for name in {*baselines, *(cell.scenario for cell in cells)}
+    }
+    return ReportPlan(
+        name="made-up",
+        title="Made up",
+        description="",
+        runs=5,
+        cells=cells,
+        scenarios=scenarios,
+        metrics=METRICS,
+    )
+
+
+def _texts(name: str) -> dict[str, str]:
+    """The tables of a case, and what a report says of it."""
+    case = CASES[name]()
+    baselines = {
+        scenario: None if scenario == "no-offload" else "no-offload"
+        for scenario in {*BASELINES, *case.levels["scenario"]}
+    }
+    levels = case.levels.reset_index(drop=True)
+    settings = Comparison(**case.settings)
+    tables = compare_all(
+        levels, baselines, settings, requested_runs=case.requested_runs
+    )._asdict()
+    files = {f"{name}/{table}.csv": _csv(tables[table]) for table in tables}
+    measured = Measured(
+        runs_of(levels),
+        levels,
+        peaks_table(_delivering(levels)),
+        tables["baseline"],
+        contrasts=tables["contrasts"],
+        peak_comparison=tables["peaks"],
+    )
+    plan = _plan(case, baselines)
+    report = markdown_table(gap_table(plan, measured, {}))
+    if not case.tables_only:
+        report = "\n\n".join([report, *_report(plan, measured)])
+    return files | {f"{name}/report.md": report}
+
+
+def _delivering(levels: pd.DataFrame) -> pd.DataFrame:
+    """The same levels, each with a throughput: a cell without any has no peak, and is no part of a report."""
+    delivered = np.isfinite(levels[THROUGHPUT]) & (levels[THROUGHPUT] > 0)
+    return levels.assign(**{THROUGHPUT: levels[THROUGHPUT].where(delivered, 1.0)})
+
+
+def _csv(table: pd.DataFrame) -> str:
+    return table.to_csv(index=False, float_format="%.9g")
+
+
+def _report(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+    """Yield what a report says of the comparisons: the answer, its tables, report.json."""
+    answer = answer_of(plan, measured)
+    yield from (answer.question, *answer.sentences, *answer.next_steps)
+    yield markdown_table(strategy_table(plan, measured))
+    yield markdown_table(basis_table(plan, measured))
+    yield markdown_table(pair_table(plan, measured))
+    for model in plan.models_by_size:
+        yield markdown_table(arms_table(plan, measured, model))
+        yield markdown_table(comparison_table(measured, model, THROUGHPUT))
+    content = report_content(plan, measured, {}, {}, Table([], []))
+    yield to_json(content["comparisons"])
+
+
+def test_every_case_gets_the_verdicts_that_it_got() -> None:
+    made: dict[str, str] = {}
+    for name in CASES:
+        made |= _texts(name)
+    if os.environ.get("KVEVAL_UPDATE_GOLDEN"):
+        golden.write_archive(HELD, made)
+    held = golden.read_archive(HELD)
+    assert len(held) > 10, f"no {HELD}: write it with KVEVAL_UPDATE_GOLDEN=1"
+    if difference := golden.difference(held, made):
+        pytest.fail(difference, pytrace=False)
+    assert GOODPUT in made["goodput/baseline.csv"]

@@ -1,0 +1,153 @@
+"""Why runs are left out: every run is compared or has a code, and every code has words that its facts fill."""
+
+from typing import get_args
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.analysis.test_attacks_runs import (
+    ARM,
+    BASELINE,
+    CHANGES,
+    RUNS,
+    Pairs,
+    bridged,
+    campaign,
+    in_states,
+    judged,
+    with_values,
+    without,
+)
+
+from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
+from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics.exclusions import REASONS, SIDES
+from kveval.analysis.statistics.findings import (
+    CODES,
+    INPUTS,
+    SEVERITIES,
+    Severity,
+    read_exclusions,
+    read_findings,
+)
+from kveval.analysis.statistics.sentences import EXPLANATIONS, SUMMARIES
+from kveval.report.tables.not_assessed import _STEP_FOR_CAUSE, next_step_for
+
+
+def codes(row: object) -> dict[tuple[str, int], str]:
+    """Side and run -> the code of its exclusion."""
+    return {(each.side, each.run): each.code for each in read_exclusions(row)}
+
+
+def kept(row: dict[str, str]) -> set[tuple[str, int]]:
+    """Sides and runs that a comparison rests on."""
+    columns = zip(SIDES, ("runs_kept", "baseline_runs_kept"), strict=True)
+    return {
+        (side, int(run))
+        for side, column in columns
+        for run in row[column].split(";")
+        if run
+    }
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([*CHANGES]), st.sampled_from([*CHANGES][:-1])),
+        min_size=5,
+        max_size=8,
+    )
+)
+def test_every_run_of_a_verdict_is_compared_or_has_one_code(pairs: Pairs) -> None:
+    levels = in_states(0.3, pairs)
+    if set(levels["scenario"]) != {ARM, BASELINE}:
+        return
+    row = judged(levels)
+    if row["verdict"] not in words.VERDICTS:
+        return
+    measured = {
+        (side, int(run))
+        for side, scenario in zip(SIDES, (ARM, BASELINE), strict=True)
+        for run in levels[levels["scenario"] == scenario]["run"].unique()
+    }
+    excluded = codes(row)
+    assert kept(row).isdisjoint(excluded)
+    assert measured <= kept(row) | excluded.keys()
+
+
+def test_a_run_whose_partner_has_no_value_has_a_code_of_its_own() -> None:
+    row = judged(with_values(campaign(), ARM, [2], throughput_tok_s=0.0))
+    assert codes(row) == {
+        ("arm", 2): "delivered_nothing",
+        ("reference", 2): "other_of_pair",
+    }
+    row = judged(without(campaign(), ARM, [5]))
+    assert codes(row) == {("arm", 5): "not_measured", ("reference", 5): "no_pair"}
+
+
+def test_the_side_that_was_idle_is_the_one_that_is_named() -> None:
+    levels = bridged(1000.0)
+    levels["exercised"] = levels["exercised"].astype("boolean")
+    row = judged(with_values(levels, BASELINE, [7], exercised=False))
+    assert codes(row)["reference", 7] == "not_active"
+    assert codes(row)["arm", 2] == "other_of_pair"
+
+
+def test_runs_of_a_bridge_that_belong_to_other_cells_are_in_no_pair() -> None:
+    excluded = codes(judged(bridged(1000.0)))
+    assert excluded == {("reference", run): "no_pair" for run in RUNS}
+
+
+def test_facts_say_what_words_say() -> None:
+    row = judged(with_values(campaign(), ARM, [4], checks_failed="totals;turns"))
+    (failed,) = (each for each in read_exclusions(row) if each.side == "arm")
+    assert (failed.code, failed.facts) == (
+        "check_failed",
+        {"checks": ["totals", "turns"]},
+    )
+    assert "failed totals, turns" in row["reason"]
+
+
+def test_an_input_that_refuses_is_among_the_findings_with_its_facts() -> None:
+    row = judged(campaign().assign(request_output_tokens=float("nan"), workload=""))
+    (found,) = (each for each in read_findings(row) if each.severity == "refuses")
+    assert (found.code, row["grounds"]) == ("work_unknown", "work_unknown")
+
+
+def test_every_code_has_words_and_every_word_a_code() -> None:
+    of_inputs = {code for code, meaning in CODES.items() if meaning.input}
+    assert set(SUMMARIES) == of_inputs
+    told = {code for code, meaning in CODES.items() if meaning.severity == "refuses"}
+    assert told | (CODES.keys() - of_inputs) <= EXPLANATIONS.keys() <= CODES.keys()
+    assert get_args(Severity) == SEVERITIES
+    assert {meaning.input for meaning in CODES.values()} == {*INPUTS, ""}
+
+
+def test_a_step_is_for_a_code_or_a_check() -> None:
+    checks = {no_reuse.name, saturated_open_loop.name}
+    assert _STEP_FOR_CAUSE.keys() - checks <= CODES.keys() | REASONS.keys()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"throughput_tok_s": 0.0},
+        {"checks_failed": "no_reuse"},
+        {"rate_req_s": 5.0},
+        {"hardware": "beef"},
+        {"requests_errored": 400},
+        {"concurrency_shortfall": 0.3},
+        {"exercised": False},
+        {"activity": "not shown", "exercised": pd.NA},
+    ],
+    ids=lambda changes: next(iter(changes)),
+)
+def test_the_next_step_follows_codes_whatever_the_words(
+    changes: dict[str, object],
+) -> None:
+    levels = campaign().assign(rate_req_s=0.0, concurrency_shortfall=0.0)
+    row = judged(with_values(levels, ARM, RUNS, **changes)).to_dict()
+    texts = [name for name in row if name == "reason" or name.startswith("basis_")]
+    assert next_step_for(row) == next_step_for(row | dict.fromkeys(texts, "-"))
+    assert next_step_for(row) != "see the reason"

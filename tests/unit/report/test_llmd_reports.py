@@ -1,0 +1,208 @@
+"""llm-d-benchmark's reports: valid by its own package, and the numbers of the tables."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.support import synthetic_campaign as campaign
+
+from kveval.analysis.cells import THROUGHPUT, rows_of
+from kveval.campaign.cell import CELL_COLUMNS, Cell
+from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.export.llmd import (
+    ExportError,
+    level_report,
+    peak_report,
+    write_peak_reports,
+)
+from kveval.report.tables.not_assessed import gap_table
+
+CELL = Cell("Qwen3-14B", "lmcache-valkey", 20_000)
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    return campaign.measured(
+        campaign.levels_table(campaign.cells(), levels=(1, 50, 300, 650))
+    )
+
+
+@pytest.fixture(scope="module")
+def plan() -> ReportPlan:
+    return campaign.plan()
+
+
+def validate(content: dict[str, Any]) -> None:
+    package = pytest.importorskip(
+        "llmd_benchmark_report", reason="bash scripts/setup.sh test"
+    )
+    package.load_benchmark_report(content)
+
+
+def test_peaks_as_benchmark_reports_are_valid(
+    measured: Measured, tmp_path: Path
+) -> None:
+    cells = [cell for cell in campaign.cells() if cell.model == CELL.model]
+    files = {cell: tmp_path / f"{number}.yaml" for number, cell in enumerate(cells)}
+    write_peak_reports(measured, "large", files)
+    found = [
+        yaml.safe_load(path.read_text(encoding="utf-8")) for path in files.values()
+    ]
+    for content in found:
+        validate(content)
+    assert len({content["run"]["uid"] for content in found}) == len(found) == 10
+    assert len({content["run"]["eid"] for content in found}) == len(found)
+
+
+def test_a_benchmark_report_is_the_median_run_at_the_peak_level(
+    measured: Measured,
+) -> None:
+    content = peak_report(measured, CELL, "large")
+    peak = rows_of(measured.peaks, CELL).iloc[0]
+    runs = measured.levels_of(CELL, peak["level"]).sort_values("throughput_tok_s")
+    middle = runs.iloc[1]
+    aggregate = content["results"]["request_performance"]["aggregate"]
+    assert (
+        aggregate["throughput"]["output_token_rate"]["mean"]
+        == middle["throughput_tok_s"]
+    )
+    assert (
+        aggregate["requests"]["total"]
+        == middle["requests_completed"] + middle["requests_incomplete"]
+    )
+    assert f"run {middle['run']}, " in content["run"]["description"]
+    assert "median of 3" in content["run"]["description"]
+    load = content["scenario"]["load"]["standardized"]
+    assert load["concurrency"] == peak["level"]
+    assert load["prefix"]["num_prefixes"] == 160
+    engine = content["scenario"]["stack"][0]["standardized"]
+    assert (engine["model"]["name"], engine["accelerator"]["count"]) == (
+        "Qwen/Qwen3-14B",
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("profile", "said"),
+    [
+        ("concurrent", "1 concurrent,"),
+        ("poisson", "1 requests/min,"),
+        ("sweep", "strategy 1,"),
+    ],
+)
+def test_a_level_is_named_by_what_it_counts(
+    measured: Measured, profile: str, said: str
+) -> None:
+    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    workload = run.workload | {"profile": profile}
+    sent = msgspec.structs.replace(
+        run, specification=run.specification | {"workload": workload}
+    )
+    assert said in level_report(row, sent, "large")["run"]["description"]
+
+
+def test_every_replica_is_counted(plan: ReportPlan, measured: Measured) -> None:
+    """A cluster's runs say how many servers they had, imported ones by their names; one is said of neither."""
+    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    deployed = msgspec.structs.replace(
+        run, specification=run.specification | {"deployment": {"replicas": 3}}
+    )
+    for several in (deployed, msgspec.structs.replace(run, declared={"replicas": 3})):
+        stack = level_report(row, several, "large")["scenario"]["stack"]
+        assert stack[0]["standardized"]["replicas"] == 3
+        gaps = gap_table(plan, dataclasses.replace(measured, runs=[several]), {})
+        assert not any("one replica" in cells[1] for cells in gaps.rows)
+    assert any(
+        "one replica" in cells[1] for cells in gap_table(plan, measured, {}).rows
+    )
+
+
+def test_tpot_goes_by_the_name_that_means_it(measured: Measured) -> None:
+    """kveval's TPOT holds the first token: that is the normalised time per output token there, not their TPOT."""
+    row = measured.levels_of(CELL).iloc[0].to_dict()
+    run = measured.runs_of(CELL)[0]
+    latency = level_report(row, run, "large")["results"]["request_performance"][
+        "aggregate"
+    ]["latency"]
+    assert latency["normalized_time_per_output_token"]["p50"] == row["tpot_ms_p50"]
+    assert latency["inter_token_latency"]["p50"] == row["itl_ms_p50"]
+
+
+def test_latencies_nobody_observed_and_metrics_nobody_recorded_are_left_out(
+    measured: Measured,
+) -> None:
+    row = measured.levels_of(CELL).iloc[0].to_dict()
+    blank = {name: float("nan") for name in row if name.startswith(("ttft_", "gpu_"))}
+    content = level_report(row | blank, measured.runs_of(CELL)[0], "large")
+    assert (
+        "time_to_first_token"
+        not in content["results"]["request_performance"]["aggregate"]["latency"]
+    )
+    observed = content["results"]["observability"]["components"][0]["aggregate"]
+    assert "gpu_utilization" not in observed
+    assert observed["kv_cache_usage"]["units"] == "percent"
+
+
+def test_how_many_requests_were_in_flight_may_be_unknown(measured: Measured) -> None:
+    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row["concurrency_mean"] = float("nan")
+    swept = msgspec.structs.replace(
+        run, specification={"workload": run.workload | {"profile": "sweep"}}
+    )
+    content = level_report(row, swept, "large")
+    validate(content)
+    assert content["scenario"]["load"]["standardized"]["concurrency"] == 1
+
+
+def test_what_a_benchmark_report_cannot_say_is_refused(measured: Measured) -> None:
+    """The validity above is that of the published package, which knows units and fields."""
+    content = peak_report(measured, CELL, "large")
+    content["run"]["made_up"] = 1
+    with pytest.raises(ValueError, match="made_up"):
+        validate(content)
+    content = peak_report(measured, CELL, "large")
+    aggregate = content["results"]["request_performance"]["aggregate"]
+    aggregate["latency"]["request_latency"]["units"] = "ms/token"
+    with pytest.raises(ValueError, match="units"):
+        validate(content)
+
+
+@given(data=st.data())
+def test_whatever_is_unknown_of_a_level_its_benchmark_report_is_valid(
+    measured: Measured, data: st.DataObject
+) -> None:
+    place = data.draw(st.integers(0, len(measured.levels) - 1))
+    row = measured.levels.iloc[place].to_dict()
+    known = (THROUGHPUT, "level", "duration_s", "requests_", *CELL_COLUMNS)
+    numbers = [
+        str(name)
+        for name in measured.levels.select_dtypes("number")
+        if not str(name).startswith(known)
+    ]
+    unknown = data.draw(st.lists(st.sampled_from(numbers), unique=True))
+    row |= dict.fromkeys(unknown, float("nan"))
+    run = measured.runs_of(Cell.from_row(row))[0]
+    profile = data.draw(st.sampled_from(["concurrent", "poisson", "sweep"]))
+    workload = run.workload | {"profile": profile}
+    changed = msgspec.structs.replace(
+        run,
+        specification=run.specification | {"workload": workload},
+        hardware=data.draw(st.sampled_from([run.hardware, {}])),
+        versions=data.draw(st.sampled_from([run.versions, {}])),
+    )
+    validate(level_report(row, changed, "large"))
+
+
+def test_a_cell_without_a_peak_cannot_be_exported(
+    measured: Measured, tmp_path: Path
+) -> None:
+    gone = Measured(
+        measured.runs, measured.levels, measured.peaks.iloc[:0], measured.comparison
+    )
+    with pytest.raises(ExportError, match="Qwen3-14B/lmcache-valkey/20000"):
+        write_peak_reports(gone, "large", {CELL: tmp_path / "x.yaml"})
