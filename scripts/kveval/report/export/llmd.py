@@ -1,7 +1,7 @@
 """A cell's peak as a benchmark report of llm-d-benchmark, version 0.2, for tools that read those.
 
-Field names, units and required fields follow llm-d-benchmark's package `llmd-benchmark-report` (its README section
-"v0.2.x Format Description"; a report describes one stage of one run), by which the tests validate them. Unknown values
+A report is an object of llm-d-benchmark's own package, `llmd-benchmark-report`, which knows fields and units and refuses
+what is wrong (its README section "v0.2.x Format Description": a report describes one stage of one run). Unknown values
 are left out.
 """
 
@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
+from llmd_benchmark_report import BenchmarkReportV02
+from pydantic import ValidationError
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.campaign.cell import Cell
@@ -56,11 +58,11 @@ Part = dict[str, Any]
 
 
 class ExportError(Failure):
-    """There is nothing to export."""
+    """There is nothing to export, or nothing that a benchmark report can say."""
 
 
 def peak_report(measured: Measured, cell: Cell, campaign: str) -> Part:
-    """Return the report of a cell's peak level as plain values. Raises ExportError for a cell without a peak.
+    """Return the report of a cell's peak level as plain values. Raises ExportError, as for a cell without a peak.
 
     A benchmark report is about one run: of several, the one with the median throughput at that level is used.
     """
@@ -77,26 +79,33 @@ def peak_report(measured: Measured, cell: Cell, campaign: str) -> Part:
 def level_report(
     row: Mapping[str, Any], run: Run, campaign: str, runs: int = 1
 ) -> Part:
-    """Return the report of one level of one run from its row of complete_metrics.csv; `runs`: how many there are."""
-    observed = _known(
-        {
-            name: _mean(unit, row.get(column, math.nan))
-            for name, (unit, column) in _OBSERVED.items()
-        }
-    )
-    return {
+    """Return the report of one level of one run from its row of complete_metrics.csv; `runs`: how many there are.
+
+    Raises ExportError for what the package does not take.
+    """
+    observed = {
+        name: _mean(unit, row.get(column, math.nan))
+        for name, (unit, column) in _OBSERVED.items()
+    }
+    component = {"component_label": f"{_server(run)}-0", "aggregate": observed}
+    content = {
+        # No field of a later revision is used, and readers of earlier ones refuse its number.
         "version": "0.2",
         "run": _identity(row, run, campaign, runs),
         "scenario": {"stack": [_engine(run), _arm(run)], "load": _load(row, run)},
         "results": {
             "request_performance": {"aggregate": _aggregate(row)},
-            "observability": {
-                "components": [
-                    {"component_label": f"{_server(run)}-0", "aggregate": observed}
-                ]
-            },
+            "observability": {"components": [component]},
         },
     }
+    try:
+        report = BenchmarkReportV02.model_validate(content)
+    except ValidationError as error:
+        raise ExportError(
+            f"{run.cell.path}: no benchmark report of llm-d-benchmark ({error})",
+            code="not_valid",
+        ) from error
+    return report.model_dump(mode="json", exclude_unset=True, exclude_none=True)
 
 
 def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Part:
@@ -116,10 +125,8 @@ def _identity(row: Mapping[str, Any], run: Run, campaign: str, runs: int) -> Par
         "eid": str(uuid.uuid5(_NAMESPACE, f"{campaign}/{run.cell.path}")),
         "cid": str(run.hardware.get("fingerprint", "unknown")),
         "time": {
-            **{
-                name: time.isoformat().replace("+00:00", "Z")
-                for name, time in (("start", start), ("end", end))
-            },
+            "start": start,
+            "end": end,
             "duration": f"PT{(end - start).total_seconds():g}S",
         },
         "description": f"{run.cell.model} [{campaign}: {run.cell.label}], {at}, {which}",
@@ -174,7 +181,7 @@ def _arm(run: Run) -> Part:
         "tool_version": run.versions.get("kveval", "unknown"),
         "cpu_blocks_of_16_tokens": run.cell.cpu_blocks,
         "weights": run.weights,
-        **_known(budget),
+        **budget,
     }
     return {
         "metadata": _metadata(
@@ -188,7 +195,8 @@ def _arm(run: Run) -> Part:
 def _metadata(configuration: str, **named: str | None) -> Part:
     return {
         "schema_version": "0.0.1",
-        **_known({"label": None, "cfg_id": configuration, "description": None} | named),
+        "cfg_id": configuration,
+        **named,
     }
 
 
@@ -237,7 +245,7 @@ def _load(row: Mapping[str, Any], run: Run) -> Part:
         "metadata": _metadata(
             _hash(run.workload), description=run.workload.get("title") or None
         ),
-        "standardized": _known(standardized),
+        "standardized": standardized,
         "native": {"args": _arguments(command), "config": dict(run.workload)},
     }
 
@@ -265,11 +273,7 @@ def _aggregate(row: Mapping[str, Any]) -> Part:
     latency = {
         name: _latency(row, unit, column) for name, (unit, column) in _LATENCIES.items()
     }
-    return {
-        "requests": requests,
-        "latency": _known(latency),
-        "throughput": _known(throughput),
-    }
+    return {"requests": requests, "latency": latency, "throughput": throughput}
 
 
 def _mean(unit: str, value: float) -> Part | None:
@@ -278,19 +282,15 @@ def _mean(unit: str, value: float) -> Part | None:
 
 def _latency(row: Mapping[str, Any], unit: str, name: str) -> Part | None:
     """Mean and quantiles of a latency of the row, None where it was not observed."""
+    mean = _mean(unit, row.get(f"{name}_ms_mean", math.nan))
     quantiles = {
         label: float(row.get(f"{name}_ms_{label}", math.nan))
         for label in ("p50", "p90", "p99")
     }
-    mean = _mean(unit, row.get(f"{name}_ms_mean", math.nan))
-    return mean and {
-        **mean,
-        **{label: value for label, value in quantiles.items() if math.isfinite(value)},
+    finite = {
+        label: value for label, value in quantiles.items() if math.isfinite(value)
     }
-
-
-def _known(values: Mapping[str, Any]) -> Part:
-    return {name: value for name, value in values.items() if value is not None}
+    return mean and mean | finite
 
 
 def _hash(value: Any) -> str:
@@ -302,7 +302,7 @@ def _hash(value: Any) -> str:
 def write_peak_reports(
     measured: Measured, campaign: str, files: Mapping[Cell, Path]
 ) -> None:
-    """Write the report of every cell's peak as YAML. Raises ExportError for a cell without a peak."""
+    """Write the report of every cell's peak as YAML. Raises ExportError, as for a cell without a peak."""
     for cell, path in files.items():
         content = yaml.safe_dump(
             peak_report(measured, cell, campaign), sort_keys=False, allow_unicode=True
