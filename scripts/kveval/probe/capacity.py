@@ -14,7 +14,7 @@ from kveval.engines.servers.one_request import SERVED_SHARE, number_lines
 from kveval.host.errors import Failure
 from kveval.probe.meter import Window
 from kveval.probe.prefix import Target
-from kveval.stacks.running_server import ServerFacts
+from kveval.stacks.running_server import RunningFacts
 
 _BEYOND = 1.25
 """How much more than what is declared is sent."""
@@ -75,7 +75,7 @@ class Capacity:
         return self.device_tokens + self.tier_tokens + self.other_tokens
 
 
-def declared_tokens(facts: ServerFacts, bytes_per_token: float | None) -> int | None:
+def declared_tokens(facts: RunningFacts, bytes_per_token: float | None) -> int | None:
     """Return how many tokens the larger of device and tier holds, as declared; None if nothing declares it."""
     tier = facts.tier_tokens
     if tier is None and facts.tier_bytes and bytes_per_token:

@@ -15,7 +15,7 @@ from kveval.engines.servers.one_request import SERVED_SHARE, number_lines
 from kveval.host.http import HttpError
 from kveval.probe.client import Client, StreamedAnswer
 from kveval.probe.meter import Meter, Window
-from kveval.stacks.running_server import RunningServer, ServerFacts
+from kveval.stacks.running_server import RunningFacts, RunningServer
 
 PREFIXES = 3
 ANSWER_TOKENS = 16
@@ -45,7 +45,7 @@ class Target:
     version: str
     model: str
     room_tokens: int | None
-    facts: ServerFacts
+    facts: RunningFacts
     meter: Meter
 
     def send(

@@ -26,7 +26,7 @@ class Completion:
 
 
 @dataclass(frozen=True)
-class ServerFacts:
+class RunningFacts:
     """Facts that a running server tells of its caches; None for what it does not tell.
 
     Attributes:
@@ -137,9 +137,9 @@ class RunningServer(ABC):
             for entry in model_entries(models)
         )
 
-    def facts(self, samples: Sequence[MetricSample], ask: Ask) -> ServerFacts:
+    def facts(self, samples: Sequence[MetricSample], ask: Ask) -> RunningFacts:
         """Return what the program tells of its caches, in its metrics and where its arguments can be read."""
-        return ServerFacts()
+        return RunningFacts()
 
     def text_request(
         self, model: str, text: str, tokens: int, *, salt: str = "", loads: bool = True
@@ -159,7 +159,7 @@ class RunningServer(ABC):
         }
         return body | ({"cache_salt": salt} if salt else {})
 
-    def switches_loading(self, version: str, facts: ServerFacts) -> bool:
+    def switches_loading(self, version: str, facts: RunningFacts) -> bool:
         """Tell whether a request can say that nothing is to be loaded from tiers for it."""
         return False
 

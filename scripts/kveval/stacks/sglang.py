@@ -11,8 +11,8 @@ from kveval.host.http import HttpError
 from kveval.stacks.counters import MetricSample
 from kveval.stacks.running_server import (
     Advice,
+    RunningFacts,
     RunningServer,
-    ServerFacts,
     model_entries,
     whole_number,
 )
@@ -63,7 +63,7 @@ class Sglang(RunningServer):
         served = (value for name, value in counters.items() if name.startswith(sources))
         return sum(served)
 
-    def facts(self, samples: Sequence[MetricSample], ask: Ask) -> ServerFacts:
+    def facts(self, samples: Sequence[MetricSample], ask: Ask) -> RunningFacts:
         """Return what its arguments tell, and the sizes among its metrics, which count tokens of one rank."""
         info = _server_info(ask)
         gauges = {sample.name: sample.value for sample in samples}
@@ -74,7 +74,7 @@ class Sglang(RunningServer):
         tier_tokens = whole_number(gauges.get("sglang:hicache_host_total_tokens"))
         uncached = info.get("disable_radix_cache")
         read_from = {"its metrics": bool(gauges), "/server_info": bool(info)}
-        return ServerFacts(
+        return RunningFacts(
             block_tokens=page,
             device_blocks=device // page if device and page else None,
             device_tokens=device,

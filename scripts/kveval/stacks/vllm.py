@@ -26,7 +26,7 @@ from kveval.stacks import vllm_arms, vllm_wire
 from kveval.stacks.arms import HASH_SEED, Platform
 from kveval.stacks.counters import MetricSample
 from kveval.stacks.model_server import Arm, ModelServer
-from kveval.stacks.running_server import Completion, ServerFacts
+from kveval.stacks.running_server import Completion, RunningFacts
 from kveval.stacks.talk import Ask
 from kveval.stacks.vllm_memory import estimate_for, given_flags
 
@@ -389,7 +389,7 @@ class Vllm(ModelServer):
         """Tell whether the events of its caches are configured."""
         return "--kv-events-config" in argv
 
-    def facts(self, samples: Sequence[MetricSample], ask: Ask) -> ServerFacts:
+    def facts(self, samples: Sequence[MetricSample], ask: Ask) -> RunningFacts:
         """Return what the labels of its metrics tell, and its arguments where the development endpoint is open."""
         try:
             info = ask("/server_info?config_format=json")
@@ -405,7 +405,7 @@ class Vllm(ModelServer):
         body |= {"seed": 0, "ignore_eos": True, "return_token_ids": True}
         return body | ({} if loads else {"kv_transfer_params": {"max_load_tokens": 0}})
 
-    def switches_loading(self, version: str, facts: ServerFacts) -> bool:
+    def switches_loading(self, version: str, facts: RunningFacts) -> bool:
         """Tell whether the connector is vLLM's own, of a release that reads `max_load_tokens`."""
         if "OffloadingConnector" not in (facts.connector or ""):
             return False

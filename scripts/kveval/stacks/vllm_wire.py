@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kveval.stacks.counters import MetricSample
-from kveval.stacks.running_server import Advice, ServerFacts, whole_number
+from kveval.stacks.running_server import Advice, RunningFacts, whole_number
 
 _KV_TOKENS = re.compile(r"KV cache size: ([\d,]+) tokens")
 _TIER_BYTES = re.compile(r"host offloading: CPU tier of (\d+) bytes")
@@ -93,7 +93,7 @@ ADVICE = Advice(
 """What would let a vLLM server tell more."""
 
 
-def server_facts(samples: Sequence[MetricSample], info: Any) -> ServerFacts:
+def server_facts(samples: Sequence[MetricSample], info: Any) -> RunningFacts:
     """Return what the metrics of a server tell of its caches, and its configuration.
 
     `info`: the answer of its development endpoint /server_info, None where that is closed. Of the configuration only
@@ -114,7 +114,7 @@ def server_facts(samples: Sequence[MetricSample], info: Any) -> ServerFacts:
         "labels of its metrics": bool(labels),
         "/server_info": isinstance(config, dict),
     }
-    return ServerFacts(
+    return RunningFacts(
         block_tokens=block,
         device_blocks=blocks,
         device_tokens=tokens,

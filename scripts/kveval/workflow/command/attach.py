@@ -20,7 +20,7 @@ from kveval.probe.judgement import SameAnswers
 from kveval.probe.meter import ForeignTraffic
 from kveval.probe.prefix import SourceTimes
 from kveval.probe.survey import Options, Survey, survey
-from kveval.stacks.running_server import ServerFacts
+from kveval.stacks.running_server import RunningFacts
 from kveval.workflow.command.exits import MISTAKE, NO, Ended
 from kveval.workflow.command.output import print_document
 
@@ -224,7 +224,7 @@ def _server_rows(result: Survey) -> Iterator[tuple[str, str]]:
         yield "counters", f"closed: {target.meter.closed}"
 
 
-def _device_text(facts: ServerFacts) -> str:
+def _device_text(facts: RunningFacts) -> str:
     if facts.device_tokens is None:
         return f"size {_UNKNOWN}"
     blocks = ""
@@ -235,7 +235,7 @@ def _device_text(facts: ServerFacts) -> str:
     return f"{_tokens(facts.device_tokens)}{blocks}{engines}{off}"
 
 
-def _tier_text(facts: ServerFacts) -> str:
+def _tier_text(facts: RunningFacts) -> str:
     if facts.connector == "":
         return "none is configured"
     size = f"size {_UNKNOWN}"
