@@ -36,8 +36,6 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     "store": ("host", "campaign"),
     "curve": _BELOW_ENGINES,
     "engines": _BELOW_ENGINES,
-    # It asks a server as an engine does, and measures nothing for a store.
-    "probe": (*_BELOW_ENGINES, "engines"),
     "analysis": (*_BELOW_ENGINES, "curve"),
     "importing": _BELOW_ENGINES,
     "report": (*_BELOW_ENGINES, "curve", "analysis"),
@@ -47,7 +45,6 @@ ALLOWED: Mapping[str, Sequence[str]] = {
         *_BELOW_ENGINES,
         "curve",
         "engines",
-        "probe",
         "analysis",
         "importing",
         "report",
@@ -66,7 +63,6 @@ VLLM_NAMED: Mapping[str, str] = {
     "stacks/vllm_arms.py": "vLLM: what arms add",
     "stacks/vllm_memory.py": "vLLM: what it leaves of a GPU to its cache",
     "stacks/vllm_wire.py": "vLLM: names on the wire and in the log",
-    "workflow/command/main.py": "the table of vLLM's recipes",
     "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",
     "engines/local/plugin/kveval_weights.py": "runs inside vLLM",
     "stacks/lmcache.py": "the server that LMCache stands beside",
@@ -83,6 +79,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "importing/forms.py": _FOREIGN,
     "importing/sheet.py": _FOREIGN,
     "load/reports/vllm_bench.py": _FOREIGN,
+    "host/setup/ready.py": "the modules that an environment of the server must have",
     "workflow/command/import_sheet.py": "speaks of a column of a sheet of results",
 }
 """Modules that name vLLM in a string, and why; whatever else depends on it belongs into the adapter."""
