@@ -182,7 +182,40 @@ require_complete() {
         kveval.host.setup.wheels lacking --wheels "$bundle/wheels" "$@" "${torch[@]}") || status=$?
     ((status == 0)) || fail "neither the bundle nor this host has: ${missing//$'\n'/, }. Make the bundle from the same" \
         "commit of this repository, for this Python and with or without --torch host (docs/gpu-hosts.md)"
+    [[ $(fact torch) != host ]] || torch_of_host >/dev/null 2>&1 ||
+        fail "the torch of $KVEVAL_PYTHON cannot be used: $(torch_of_host 2>&1 | tail -n 1)"
 }
+
+# install_ready: makes both environments of the ready trees in the bundle, in place of those that these scripts made, and
+# checks them before it says that they are there. They have no stamp: a set-up from a network makes them anew.
+install_ready() {
+    local began=$SECONDS name env python missing
+    read -r _ python < <(usable_pythons) || fail "$KVEVAL_PYTHON is not usable: Python 3.11 or newer with ssl and sqlite3 is needed"
+    require_space 2
+    for name in workflow server; do
+        env=.venv
+        [[ $name == workflow ]] || env=.server-venv
+        remove_env "$env"
+        mkdir -- "$env" && touch "$env/.kveval-env"
+        logged "$name environment ($env): unpacking" "$env/setup.log" ready_tool "$KVEVAL_PYTHON" install --environment "$env" \
+            --python "$python" "$bundle/$name.tar.xz" "$bundle/$name.json" ||
+            fail "$env could not be made: $(tail -n 1 "$env/setup.log") (log: $env/setup.log)"
+    done
+    install_command .venv kveval kveval
+    install_command .venv pcp-parquet pcp_parquet
+    for name in workflow server; do
+        env=.venv
+        [[ $name == workflow ]] || env=.server-venv
+        say "$name environment ($env): loading its packages ..."
+        missing=$(ready_tool "$env/bin/python" check --environment "$env" "$name" 2>>"$env/setup.log") ||
+            fail "$env lacks, beside what the bundle leaves out on purpose: ${missing//$'\n'/; } (log: $env/setup.log)." \
+                "Make the bundle with --host-has of this host (docs/gpu-hosts.md)"
+        [[ -z $missing ]] || say "$missing"
+    done
+    say "both environments are there after $((SECONDS - began)) s; envs/smallest.toml says what they lack on purpose"
+}
+# ready_tool PYTHON ARGUMENT...
+ready_tool() { PYTHONPATH=$PWD/scripts "$1" -m kveval.host.setup.ready "${@:2}"; }
 
 # ensure_packages_of_bundle PACKAGE...: installs them from the bundle if it has those of this distribution.
 ensure_packages_of_bundle() {
@@ -357,13 +390,13 @@ install_server() {
     install_packages "$1" --require-hashes -r envs/server.lock && "$1" -c 'import guidellm, torch, vllm'
 }
 
-# torch_of_host: prints the folder of the host's torch, if that is of the locked version, for CUDA, and loads.
+# torch_of_host: prints the folder of the host's torch, if that is of the locked version, for CUDA, and loads; else why not.
 torch_of_host() {
-    "${KVEVAL_PYTHON:-python3}" - "$(sed -n 's/^torch==\([^ ;]*\).*/\1/p' envs/torch-gpu.lock)" <<'TORCH' 2>/dev/null
+    "${KVEVAL_PYTHON:-python3}" - "$(sed -n 's/^torch==\([^ ;]*\).*/\1/p' envs/torch-gpu.lock)" <<'TORCH'
 import pathlib, sys
 import torch
 if torch.__version__.partition("+")[0] != sys.argv[1] or torch.version.cuda is None:
-    sys.exit(1)
+    sys.exit(f"it is {torch.__version__} for CUDA {torch.version.cuda}, and {sys.argv[1]} for CUDA is needed")
 print(pathlib.Path(torch.__file__).parents[1])
 TORCH
 }
@@ -371,7 +404,7 @@ TORCH
 # The .pth file puts the host's packages after the environment's own on sys.path, so that locked packages win.
 install_server_gpu() {
     local found
-    if found=$(torch_of_host); then
+    if found=$(torch_of_host 2>/dev/null); then
         echo "$found" >"$("$1" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/host_torch.pth"
     else
         install_packages "$1" --require-hashes -r envs/torch-gpu.lock || return 3

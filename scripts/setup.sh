@@ -19,6 +19,11 @@ exec 9<. # two set-ups at once would destroy each other's work
 flock --nonblock 9 || { say "another set-up is running here: waiting for it" && flock 9; }
 if [[ -n $from ]]; then
     open_bundle "$from"
+    if [[ $(fact form) == ready ]]; then
+        ensure_pcp
+        install_ready
+        exit
+    fi
     require_complete envs/workflow.lock "$server_lock" "$lmcache_lock"
     set -- pcp workflow server
     [[ $(fact device) == cpu ]] || set -- pcp workflow server-gpu

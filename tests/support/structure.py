@@ -79,6 +79,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "importing/forms.py": _FOREIGN,
     "importing/sheet.py": _FOREIGN,
     "load/reports/vllm_bench.py": _FOREIGN,
+    "host/setup/ready.py": "the modules that an environment of the server must have",
     "workflow/command/import_sheet.py": "speaks of a column of a sheet of results",
 }
 """Modules that name vLLM in a string, and why; whatever else depends on it belongs into the adapter."""

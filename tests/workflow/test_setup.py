@@ -1,5 +1,6 @@
 """The set-up: locks, conda environments, and the functions that make environments. Nothing is downloaded."""
 
+import json
 import os
 import re
 import subprocess
@@ -16,6 +17,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tests.support.paths import REPOSITORY
+
+from kveval.host.setup import ready
 
 ROOT = REPOSITORY
 ENVS = ROOT / "envs"
@@ -572,12 +575,136 @@ def test_a_torch_of_the_host_is_asked_of_the_host(place: Place, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("import no_such_module", "No module named 'no_such_module'"),
+        (
+            "class version: cuda = None\n__version__ = '99.1+cpu'",
+            "it is 99.1+cpu for CUDA None, and 99.1 for CUDA is needed",
+        ),
+    ],
+)
+def test_a_torch_of_the_host_that_cannot_be_used_is_told_before_anything_is_installed(
+    place: Place, tmp_path: Path, module: str, told: str
+) -> None:
+    (place.path / "envs" / "workflow.lock").write_text("packaging==25.0\n")
+    (place.path / "envs" / "torch-gpu.lock").write_text("torch==99.1\n")
+    host = tmp_path / "host"
+    (host / "torch-99.1.dist-info").mkdir(parents=True)
+    (host / "torch-99.1.dist-info" / "METADATA").write_text(
+        "Name: torch\nVersion: 99.1\n"
+    )
+    (host / "torch.py").write_text(module)
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{host}" exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    bundle = make_bundle(tmp_path, device="gpu", torch="host")
+    command = f"export KVEVAL_PYTHON='{python}'; require_complete envs/workflow.lock"
+    done = opened(place, bundle, command)
+    assert done.returncode == 1
+    assert f"the torch of {python} cannot be used: " in done.stderr
+    assert told in done.stderr
+
+
+def make_ready_bundle(folder: Path, **included: str) -> Path:
+    """A bundle of two ready trees that have the commands and modules that the set-up looks for, and nothing in them."""
+    staging = folder / "ready"
+    staging.mkdir()
+    told = {
+        "device": "gpu",
+        "python": "{}.{}".format(*sys.version_info),
+        "architecture": os.uname().machine,
+        "torch": "host",
+        "system": "none",
+        "form": "ready",
+    }
+    facts = {
+        "gpu_code": "9.0",
+        "included": included,
+        "of_host": {},
+        "left_out": {},
+        "environment": {},
+    }
+    modules = {"workflow": ready._IMPORTS["workflow"], "server": ("guidellm", "vllm")}
+    modules["server"] += ("lmcache", "torch")
+    for name, packages in modules.items():
+        tree = staging / name
+        for package in packages:
+            (tree / package).mkdir(parents=True)
+            (tree / package / "__init__.py").touch()
+            (tree / package / "__main__.py").touch()
+            (tree / package / "cuda.py").write_text("def is_available(): return False")
+        if "torch" in packages:
+            (tree / "torch" / "__init__.py").write_text("from torch import cuda")
+        info = tree / f"{name}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {name}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(
+            f"[console_scripts]\n{name}-command = {packages[0]}:run\n"
+        )
+        (staging / f"{name}.json").write_text(json.dumps(facts))
+        archive = staging / f"{name}.tar.xz"
+        subprocess.run(["tar", "-C", tree, "-cJf", archive, "."], check=True)
+    (staging / "bundle.txt").write_text(
+        "".join(f"{name}={value}\n" for name, value in told.items())
+    )
+    made = folder / "ready-bundle"
+    made.mkdir()
+    contents = "bundle.txt workflow.json workflow.tar.xz server.json server.tar.xz"
+    pack = f"tar -C '{staging}' -cf - {contents} | split -b 2K -d -a 4 - bundle.tar."
+    command = f"{pack} && sha256sum bundle.tar.* > SHA256SUMS"
+    subprocess.run(["bash", "-c", command], cwd=made, check=True)
+    return made
+
+
+def test_ready_environments_are_made_checked_and_made_again(
+    place: Place, tmp_path: Path
+) -> None:
+    bundle = make_ready_bundle(tmp_path)
+    done = opened(place, bundle, "fact form; install_ready; install_ready")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "both environments are there after" in done.stdout
+    for command in (".venv/bin/workflow-command", ".server-venv/bin/server-command"):
+        assert os.access(place.path / command, os.X_OK)
+    assert os.access(place.path / ".venv" / "bin" / "kveval", os.X_OK)
+    assert not list(place.path.glob(".*/.kveval-stamp"))
+
+
+def test_what_a_ready_environment_lacks_is_named_and_not_called_done(
+    place: Place, tmp_path: Path
+) -> None:
+    bundle = make_ready_bundle(tmp_path, nowhere="1.0")
+    done = opened(place, bundle, "install_ready")
+    assert done.returncode == 1
+    assert "nowhere 1.0 (there is none)" in done.stderr
+    assert "both environments" not in done.stdout
+
+
+def test_a_foreign_environment_is_not_replaced_by_a_ready_one(
+    place: Place, tmp_path: Path
+) -> None:
+    (place.path / ".server-venv").mkdir()
+    (place.path / ".server-venv" / "mine").touch()
+    done = opened(place, make_ready_bundle(tmp_path), "install_ready")
+    assert done.returncode == 1
+    assert "not made by" in done.stderr
+    assert (place.path / ".server-venv" / "mine").exists()
+
+
+@pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--python", "2.7"], "2.7"),
         (["--torch", "1.0"], "1.0"),
         (["--torch", "host"], "--gpu"),
         (["--part-size", "big"], "big"),
+        (["--smallest"], "--gpu"),
+        (["--gpu", "--smallest", "--torch", "2.11.0"], "--torch host"),
+        (["--gpu", "--gpu-code", "9.0"], "--smallest"),
+        (["--gpu", "--smallest", "--gpu-code", "sm_90"], "sm_90"),
+        (["--gpu", "--smallest", "--host-has", "nowhere.txt"], "nowhere.txt"),
     ],
 )
 def test_a_bundle_that_cannot_be_made_is_refused_before_anything_is_fetched(

@@ -250,6 +250,8 @@ class Run(msgspec.Struct, frozen=True):
     recording: dict[str, Any] = {}
     # The build that the arm names in place of what is installed; see docs/builds.md.
     build: dict[str, Any] = {}
+    # What was left out of the server's environment, and the host's packages in it; empty for a complete one.
+    reduced_environment: dict[str, Any] = {}
     # What only a cluster has: images, nodes, whose pods were on them.
     cluster: dict[str, Any] = {}
 

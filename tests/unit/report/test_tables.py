@@ -387,6 +387,22 @@ def test_the_build_of_an_arm_is_named_with_what_tells_it_apart(
     ]
 
 
+def test_an_environment_that_is_not_complete_is_told(measured: Measured) -> None:
+    versions = {
+        "numpy": {"locked": "2.3.5", "there": "2.5.2"},
+        "scipy": {"locked": "1.17.1", "there": "1.17.1"},
+    }
+    reduced = {"gpu_code": "9.0", "left_out": ["tilelang"], "of_host": versions}
+    runs = [
+        msgspec.structs.replace(run, reduced_environment=reduced)
+        for run in measured.runs
+    ]
+    rows = software_table(dataclasses.replace(measured, runs=runs)).rows
+    assert [text for title, text in rows if title == "server's environment"] == [
+        "reduced: code for compute capability 9.0, without tilelang; of the host: numpy 2.5.2 in place of 2.3.5"
+    ]
+
+
 def test_a_pair_differs_in_one_thing(plan: ReportPlan, measured: Measured) -> None:
     table = pair_table(plan, measured)
     stores = [

@@ -188,6 +188,23 @@ def test_on_gpus_the_server_must_fit_torch_and_torch_the_driver(tmp_path):
     )
 
 
+def test_a_reduced_environment_wants_its_variables(tmp_path):
+    reduced = {
+        "gpu_code": "9.0",
+        "left_out": {"flashinfer-python": "no use"},
+        "environment": {"VLLM_USE_FLASHINFER_SAMPLER": "0"},
+    }
+    found = examined(reduced=reduced)["server environment"]
+    assert (found.level, found.code) == ("error", "reduced")
+    assert 'server.env: {"VLLM_USE_FLASHINFER_SAMPLER": "0"}' in found.fix
+    files = changed(
+        ("config", "server", "env"), {"VLLM_USE_FLASHINFER_SAMPLER": "0"}, RAW
+    )
+    found = examined(load(tmp_path, files), reduced=reduced)["server environment"]
+    assert found.level == "ok"
+    assert "without 1 package" in found.what
+
+
 def test_a_tier_larger_than_the_host_is_an_error_with_the_key_to_change(tmp_path):
     config = load(tmp_path, on_gpus("Qwen3-32B-AWQ", "native-offload", 20_000))
     found = examined(config, versions=GPU_VERSIONS, gpus=["H100"] * 4, memory=64 * GIB)[

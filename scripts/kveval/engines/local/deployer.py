@@ -16,6 +16,7 @@ from kveval.engines.watchdog import Check
 from kveval.host import copy_bandwidth
 from kveval.host.cores import Cores, on_cores
 from kveval.host.processes import Supervisor
+from kveval.host.setup import ready
 from kveval.stacks.sidecar import SidecarPortTaken
 
 _PORT_ATTEMPTS = 3
@@ -99,7 +100,7 @@ class HostDeployer(Deployer[Deployment]):
         return {str(self._environment): "{server_environment}", **model}
 
     def facts(self) -> dict[str, Any]:
-        """Return the cores of the server and of load and recording, the arm's build, the copy bandwidth."""
+        """Return the cores of server and load, the arm's build, what the environment lacks, the copy bandwidth."""
         facts: dict[str, Any] = {
             "cores": {
                 "server": sorted(self._cores.server),
@@ -108,6 +109,8 @@ class HostDeployer(Deployer[Deployment]):
         }
         if self._job.build is not None:
             facts["build"] = build_facts(self._job.build, self._environment)
+        if reduction := ready.reduction_of(self._job.server_environment):
+            facts["reduced_environment"] = reduction
         # The server has ended by now, so nothing is disturbed and the GPU's memory is free.
         with on_cores(self._cores.server):
             copying = copy_bandwidth.probe(

@@ -71,6 +71,15 @@ def pinned(entry: str) -> Requirement:
     return requirement
 
 
+def unconditional(entry: str) -> str:
+    """Return an entry of a lock file, with its hashes, without the marker that says where it applies."""
+    requirement = pinned(entry)
+    requirement.marker = None
+    return " ".join(
+        [str(requirement), *(text.strip() for text in _HASH.findall(entry))]
+    )
+
+
 def lacking(
     entries: Mapping[str, str],
     files: Iterable[str],
@@ -137,7 +146,8 @@ def main(arguments: Sequence[str]) -> int:
     for lock in options.locks:
         entries |= applicable_entries(lock.read_text(encoding="utf-8"), environment)
     if options.command == "list":
-        print("\n".join(entries.values()))
+        # pip would judge the markers by the Python that runs it.
+        print("\n".join(map(unconditional, entries.values())))
         return 0
     names = [path.name for path in options.wheels.iterdir()]
     missing = lacking(entries, names, {}, sys_tags())

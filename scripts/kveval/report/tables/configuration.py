@@ -154,6 +154,17 @@ def _details(gpu: Mapping[str, Any]) -> str:
     return "".join(parts)
 
 
+def _reduced_environment(reduced: Mapping[str, Any]) -> str:
+    """Describe what an environment of `bundle.sh --smallest` lacks, and which packages are not of the locks' versions."""
+    text = f"reduced: code for compute capability {reduced['gpu_code']}, without {', '.join(reduced['left_out'])}"
+    of_host = [
+        f"{name} {versions['there']} in place of {versions['locked']}"
+        for name, versions in reduced["of_host"].items()
+        if versions["there"] != versions["locked"]
+    ]
+    return f"{text}; of the host: {', '.join(of_host)}" if of_host else text
+
+
 def software_table(measured: Measured) -> Table:
     """Return versions as the software reported them, images of containers, and the builds that arms name."""
     rows = [
@@ -175,6 +186,11 @@ def software_table(measured: Measured) -> Table:
             rows.append(
                 [f"build of `{run.cell.scenario}`", f"{run.build.get('title')}{key}"]
             )
+    rows += [
+        ["server's environment", _reduced_environment(run.reduced_environment)]
+        for run in measured.runs
+        if run.reduced_environment
+    ]
     return Table(
         ["software", "version"], [list(row) for row in dict.fromkeys(map(tuple, rows))]
     )

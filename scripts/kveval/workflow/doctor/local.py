@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
@@ -28,10 +28,11 @@ from kveval.engines.preflight import (
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host import hardware
 from kveval.host.errors import Failure
-from kveval.host.findings import Finding, error, ok, warning
+from kveval.host.findings import Finding, error, ok, pluralize, warning
 from kveval.host.gpus.releases import judge_release, read_releases
 from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
+from kveval.host.setup import ready
 from kveval.host.shipped import shipped_folder
 from kveval.pcp.installation import installed_pcp
 from kveval.stacks.registry import SERVERS
@@ -74,6 +75,7 @@ class LocalFacts:
         holder: the measurement that holds the host, None for none.
         leftovers: number of things that killed runs registered and that are not removed yet.
         checkpoints: what is wrong with folders of checkpoints on this host's disk.
+        reduced: what was left out of the server's environment (kveval.host.setup.ready); None if it is complete.
     """
 
     gpus: Sequence[str]
@@ -91,6 +93,7 @@ class LocalFacts:
     leftovers: int
     checkpoints: Sequence[str] = ()
     driver_cuda: str | None = None
+    reduced: Mapping[str, Any] | None = None
 
 
 def local_facts(
@@ -150,6 +153,7 @@ def local_facts(
         leftovers=_noted(registry_path()),
         checkpoints=[str(found) for found in checkpoints if found is not None],
         driver_cuda=next((gpu["cuda"] for gpu in gpus if gpu.get("cuda")), None),
+        reduced=ready.facts_of(server),
     )
 
 
@@ -170,7 +174,7 @@ def examine_local(
         _shared_memory(specifications, facts),
         disk_finding(config, specifications, facts),
         pcp_finding(facts),
-        *_software(config, facts),
+        *_software(config, specifications, facts),
         *_surroundings(config, facts),
     ]
 
@@ -279,7 +283,9 @@ def pcp_finding(facts: LocalFacts) -> Finding:
     return ok("PCP", f"version {facts.pcp}")
 
 
-def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
+def _software(
+    config: Config, specifications: Sequence[Specification], facts: LocalFacts
+) -> Iterator[Finding]:
     server = config.campaign.server
     install = f"bash scripts/setup.sh {'server' if server.on_cpu else 'server-gpu'}"
     if isinstance(facts.versions, Failure):
@@ -316,6 +322,29 @@ def _software(config: Config, facts: LocalFacts) -> Iterator[Finding]:
             yield error(name, said, fix, found=found, declared=version)
     for program, reason in facts.missing_programs.items():
         yield error(program, reason, "bash scripts/setup.sh redis server")
+    if facts.reduced is not None:
+        yield _reduced(specifications, facts.reduced)
+
+
+def _reduced(
+    specifications: Sequence[Specification], reduced: Mapping[str, Any]
+) -> Finding:
+    """Judge a server's environment without some packages: the server must be told not to look for them."""
+    missing = pluralize(len(reduced["left_out"]), "package")
+    said = f"without {missing}, with code for GPUs of compute capability {reduced['gpu_code']}"
+
+    def is_set_in_all(name: str, value: str) -> bool:
+        return all(one.env.get(name) == value for one in specifications)
+
+    unset = {
+        name: value
+        for name, value in reduced["environment"].items()
+        if not is_set_in_all(name, value)
+    }
+    if unset:
+        fix = f"server.env: {json.dumps(unset)}"
+        return error("server environment", f"{said}; needs {fix}", fix, "reduced")
+    return ok("server environment", said)
 
 
 def _server_names(config: Config) -> Sequence[str]:
