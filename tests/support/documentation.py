@@ -60,6 +60,9 @@ OTHER_PROGRAMS = {
     "pytest",
     "rsync",
     "source",
+    "split",
+    "tar",
+    "timeout",
 }
 # What a reader is told to make.
 READERS_FILES = {
