@@ -44,6 +44,7 @@ SPAN = re.compile(r"`((?:snakemake|kveval|bash|python|pcp-parquet) [^`\n]*)`")
 # Of other programs only the repository's files among their arguments are looked at: they need a cluster, another host,
 # or a reader's files.
 OTHER_PROGRAMS = {
+    "vllm",
     "[",
     "apptainer",
     "cat",

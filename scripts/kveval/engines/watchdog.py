@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kveval.host.errors import Failure
 from kveval.host.http import HttpError
-from kveval.stacks.model_server import ModelServer
+from kveval.stacks.running_server import RunningServer
 
 Check = tuple[Callable[[], None], float]
 """A function that raises a Failure when something is wrong, and the interval in seconds at which it is called."""
@@ -82,7 +82,7 @@ class Work:
     requests: float
 
 
-def read_work(page: str, program: ModelServer) -> Work:
+def read_work(page: str, program: RunningServer) -> Work:
     """Read the progress from the text of a server's metrics; a missing metric counts as 0."""
 
     def total(*metrics: str) -> float:

@@ -1,12 +1,10 @@
 """A program that serves models, for the configuration, the engines and the analysis: the class that each one fills in.
 
-The first half of the class is pure. The methods of its second half ask a running server, by the callable that they
-are given; they raise HttpError where it does not answer.
+Its other half, which needs no campaign, is `running_server`.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,6 +17,7 @@ from kveval.campaign.specification import ServedModel, Specification
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.host.logs import PLAIN, LogForm
 from kveval.stacks.arms import ArmArguments, ArmError, Platform
+from kveval.stacks.running_server import RunningServer
 from kveval.stacks.talk import Ask
 
 Arm = Callable[[Scenario, Platform, CacheSizes], ArmArguments]
@@ -52,46 +51,24 @@ TERMS: Mapping[str, str] = {
 """The terms that catalogues, checks and tables have for what a server counts, under which each server has its names."""
 
 
-@dataclass(frozen=True)
-class Completion:
-    """A greedy answer: its tokens and, if requested, the likeliest at each place with their log-probabilities, nats."""
+class ModelServer(RunningServer):
+    """A program that campaigns start; a subclass is complete with the attributes without a value and the abstract methods.
 
-    prompt_tokens: int
-    tokens: Sequence[str]
-    likeliest: Sequence[Mapping[str, float]] = ()
-
-
-class ModelServer(ABC):
-    """A program that serves models; a subclass is complete with the attributes without a value and the abstract methods.
+    Those of RunningServer included.
 
     Attributes:
-        name: its key among the versions of a specification, and its name among the sources of a recording.
-        title: the name in sentences.
-        prefix: what the names of its counters begin with.
-        metrics: term of TERMS -> {first version: name on wire}; "*" is before all versions, and a name may carry one
-            label.
         arms: what an arm adds, by kind of arm.
         arm_flags: flags that belong to arms, so that nobody else may give them.
         flags_per_start: flags whose values differ from start to start.
         invented_counters: names that circulate as its counters, but that no version has.
-        health_path: answers 200 once the server accepts requests.
-        model_path: answers 200 once the model is served.
-        metrics_path: its Prometheus endpoint.
         log_form: how its log reports why it died.
         plugins: folder of modules that its process imports, None for none.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    prefix: ClassVar[str]
-    metrics: ClassVar[Mapping[str, Mapping[str, str]]]
     arms: ClassVar[Mapping[str, Arm]]
     arm_flags: ClassVar[frozenset[str]] = frozenset()
     flags_per_start: ClassVar[frozenset[str]] = frozenset()
     invented_counters: ClassVar[frozenset[str]] = frozenset()
-    health_path: ClassVar[str]
-    model_path: ClassVar[str]
-    metrics_path: ClassVar[str] = "/metrics"
     log_form: ClassVar[LogForm] = PLAIN
     plugins: ClassVar[Path | None] = None
 
@@ -223,10 +200,6 @@ class ModelServer(ABC):
 
     # Names on the wire, and what proves that a cache served.
 
-    def on_wire(self, metric: str, version: str) -> str | None:
-        """Return the name on the wire of a metric in a release; None where it has none."""
-        return name_for(self.metrics.get(metric, {}), version)
-
     def recorded(self, metric: str, version: str) -> str | None:
         """Return the PCP name of a metric in a release; None if it has none of its own, but a label.
 
@@ -240,11 +213,6 @@ class ModelServer(ABC):
             if name is None or "{" in name
             else f"openmetrics.{self.name}.{name.replace(':', '.')}"
         )
-
-    def served_tokens_counter(self, version: str, *, tier: bool) -> str | None:
-        """Return the counter of the prompt tokens that the tier served, or the device's own cache; None without one."""
-        term = "external_prefix_cache_hits" if tier else "prefix_cache_hits"
-        return self.on_wire(term, version)
 
     def required_counters(
         self, scenario: Scenario, platform: Platform
@@ -301,28 +269,7 @@ class ModelServer(ABC):
     # A running server.
 
     @abstractmethod
-    def version(self, ask: Ask) -> str:
-        """Return the release that the server reports, "" if it does not."""
-
-    @abstractmethod
-    def models(self, ask: Ask) -> list[str]:
-        """Return the names of the models that it serves."""
-
-    @abstractmethod
     def generated(
         self, ask: Ask, served_model: str, prompt_tokens: int, timeout_s: float
     ) -> int:
         """Request a few tokens for a prompt of `prompt_tokens` tokens; return how many it generated."""
-
-    def completed(
-        self, ask: Ask, served_model: str, prompt: str, tokens: int, likeliest: int
-    ) -> Completion | None:
-        """Request the greedy continuation of a text by `tokens` tokens, with the `likeliest` most likely at each place.
-
-        Returns None if the answer lacks its tokens.
-        """
-        return None
-
-    @abstractmethod
-    def emptied(self, ask: Ask, *, tiers: bool = True) -> bool:
-        """Request that it empties the device's cache and, with `tiers`, its own tiers; return False if it refuses."""

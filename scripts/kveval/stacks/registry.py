@@ -12,6 +12,8 @@ from kveval.stacks.keyvalue import STORES
 from kveval.stacks.lmcache import LMCacheServer
 from kveval.stacks.model_server import ModelServer
 from kveval.stacks.picker import Picker
+from kveval.stacks.running_server import RunningServer
+from kveval.stacks.sglang import Sglang
 from kveval.stacks.sidecar import Sidecar
 from kveval.stacks.vllm import VLLM
 
@@ -19,6 +21,8 @@ _OF_SERVER = "server."
 
 SERVERS: dict[str, ModelServer] = {server.name: server for server in (VLLM,)}
 """What serves models, by its name in `server.program` and among the versions of a measurement."""
+RUNNING_SERVERS: tuple[RunningServer, ...] = (*SERVERS.values(), Sglang())
+"""What is recognised where it runs already."""
 SIDECARS: dict[str, type[Sidecar]] = {
     **STORES,
     LMCacheServer.name: LMCacheServer,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
 from kveval.campaign import sizing
 from kveval.campaign.cache_layout import CacheLayout, Retention
@@ -20,10 +20,13 @@ from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Gpu
 from kveval.campaign.device_estimate import DeviceEstimate
 from kveval.campaign.specification import ServedModel, Specification
+from kveval.host.http import HttpError
 from kveval.host.logs import LogForm
 from kveval.stacks import vllm_arms, vllm_wire
 from kveval.stacks.arms import HASH_SEED, Platform
-from kveval.stacks.model_server import Arm, Completion, ModelServer
+from kveval.stacks.counters import MetricSample
+from kveval.stacks.model_server import Arm, ModelServer
+from kveval.stacks.running_server import Completion, RunningFacts
 from kveval.stacks.talk import Ask
 from kveval.stacks.vllm_memory import estimate_for, given_flags
 
@@ -36,6 +39,8 @@ _LAYERS_JOINED_SINCE = Version("0.12")
 # From this release on windows and states of a prompt are kept at its end alone, and an argument asks for more; earlier
 # ones keep all (vllm#52216).
 _KEPT_AT_THE_END_SINCE = Version("0.29")
+# From this release on a request can limit what is loaded for it (offloading/scheduler.py of vLLM's connectors).
+_SWITCHES_LOADING_SINCE = Version("0.32")
 _INTERVAL, _MATCH_UNIT = "--prefix-cache-retention-interval", "--prefix-match-unit"
 # vLLM's default on CPUs, and on GPUs below 70 GiB.
 _BATCH_TOKENS = 2048
@@ -83,6 +88,10 @@ class Vllm(ModelServer):
     )
     health_path = "/health"
     model_path = "/v1/models"
+    # The salt is part of a text's first block (vllm/v1/core/kv_cache_utils.py).
+    salted = True
+    empties_device_alone = True
+    advice = vllm_wire.ADVICE
     plugins = Path(__file__).resolve().parents[1] / "engines" / "local" / "plugin"
     log_form = LogForm(
         # Every line begins with "(EngineCore pid=12) ", then, unless it is plain output, "ERROR 11-21 ...] ".
@@ -379,6 +388,31 @@ class Vllm(ModelServer):
     def publishes_events(self, argv: Sequence[str]) -> bool:
         """Tell whether the events of its caches are configured."""
         return "--kv-events-config" in argv
+
+    def facts(self, samples: Sequence[MetricSample], ask: Ask) -> RunningFacts:
+        """Return what the labels of its metrics tell, and its arguments where the development endpoint is open."""
+        try:
+            info = ask("/server_info?config_format=json")
+        except HttpError:
+            info = None
+        return vllm_wire.server_facts(samples, info)
+
+    def text_request(
+        self, model: str, text: str, tokens: int, *, salt: str = "", loads: bool = True
+    ) -> dict[str, Any]:
+        """Return the body of a stream that also has the ids of its tokens, and always so many of them."""
+        body = super().text_request(model, text, tokens, salt=salt)
+        body |= {"seed": 0, "ignore_eos": True, "return_token_ids": True}
+        return body | ({} if loads else {"kv_transfer_params": {"max_load_tokens": 0}})
+
+    def switches_loading(self, version: str, facts: RunningFacts) -> bool:
+        """Tell whether the connector is vLLM's own, of a release that reads `max_load_tokens`."""
+        if "OffloadingConnector" not in (facts.connector or ""):
+            return False
+        try:
+            return Version(version) >= _SWITCHES_LOADING_SINCE
+        except InvalidVersion:
+            return False
 
     def version(self, ask: Ask) -> str:
         """Return the release from /version."""

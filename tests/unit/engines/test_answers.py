@@ -20,7 +20,7 @@ from kveval.engines.servers.answers import (
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError
 from kveval.host.http import HttpError
-from kveval.stacks.model_server import Completion
+from kveval.stacks.running_server import Completion
 from kveval.stacks.vllm import VLLM
 from kveval.store.run_file import Answers
 

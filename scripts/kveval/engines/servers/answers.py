@@ -17,7 +17,7 @@ from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError
 from kveval.host.http import HttpError
 from kveval.stacks.counters import CounterError
-from kveval.stacks.model_server import Completion
+from kveval.stacks.running_server import Completion
 from kveval.store.run_file import AnswerDifference, Answers
 
 PROMPTS = 4

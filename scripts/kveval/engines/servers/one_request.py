@@ -76,13 +76,13 @@ def measure(server: Endpoint, *, tier: bool, prompt_tokens: int) -> OneRequest:
 
 def _texts(server: Endpoint, prompt_tokens: int) -> list[str]:
     """Return prompts that nobody has sent; how many tokens a line has, the server tells of a short one."""
-    trial = _text(_TRIAL_LINES)
+    trial = number_lines(_TRIAL_LINES)
     line_tokens = _requested(server, trial).prompt_tokens / _TRIAL_LINES
     lines = max(1, int(prompt_tokens / line_tokens))
-    return [_text(lines) for _ in range(PROMPTS)]
+    return [number_lines(lines) for _ in range(PROMPTS)]
 
 
-def _text(lines: int) -> str:
+def number_lines(lines: int) -> str:
     """Return lines of random numbers, the first of which are in the first block of tokens."""
     chosen = random.SystemRandom()
     numbers = [
