@@ -370,3 +370,16 @@ def test_one_request_at_a_time_whatever_the_level_counts() -> None:
     by_length = replace(good, entry=msgspec.structs.replace(good.entry, level=4096))
     assert (by_length.streams, by_length.in_flight) == (1, 1)
     assert not {"streams", "closed_loop"} & set(found(by_length))
+
+
+@pytest.mark.parametrize(
+    ("engine", "apart", "named"),
+    [("existing", -0.06, True), ("existing", 0.06, False), ("local", -0.06, False)],
+)
+def test_others_are_named_only_where_they_can_reach_the_server(
+    engine: str, apart: float, named: bool
+) -> None:
+    judged = level(throughput_server_difference=apart)
+    judged = replace(judged, run=msgspec.structs.replace(judged.run, engine=engine))
+    [outcome] = checks_level.server_tokens(judged)
+    assert ("somebody else uses this server" in outcome.message) is named

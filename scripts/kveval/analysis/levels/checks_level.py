@@ -313,6 +313,8 @@ def server_tokens(level: JudgedLevel) -> Iterator[Outcome]:
     apart = level.row["throughput_server_difference"]
     if abs(apart) > 0.02:
         message = f"the generator received {100 * apart:+.1f} % tokens against the server's own count"
+        if apart < 0 and level.run.engine == "existing":
+            message += ": somebody else uses this server"
         yield (fail if abs(apart) > 0.05 else warn)(message)
 
 
