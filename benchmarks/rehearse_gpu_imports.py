@@ -43,7 +43,8 @@ _MODULES = (
     "vllm.v1.structured_output",
     "vllm.v1.worker.gpu_model_runner",
     "vllm.v1.worker.gpu_worker",
-    "lmcache.integration.vllm.vllm_v1_adapter",
+    "lmcache.integration.vllm.lmcache_mp_connector",
+    "lmcache.v1.multiprocess.server",
 )
 _PACKAGES = ("vllm.v1.worker.gpu", "vllm.v1.metrics", "vllm.v1.engine")
 

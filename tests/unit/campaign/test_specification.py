@@ -150,6 +150,7 @@ SPECIFICATIONS = of(
     sidecars=st.lists(of(SidecarSpec, env=ENVIRONMENTS), max_size=2).map(tuple),
     budget=of(CacheSizes, split=st.dictionaries(TEXTS, COUNTS, max_size=2)),
     source=st.just(msgspec.UNSET) | TEXTS,
+    address=st.just(msgspec.UNSET) | TEXTS,
     fs_dir=st.just(msgspec.UNSET) | st.none() | TEXTS,
     workload=WORKLOADS,
     deployment=st.none()
