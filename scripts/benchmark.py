@@ -7,6 +7,7 @@ asked to stop.
 import argparse
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -23,8 +24,8 @@ from kveval.measure.progress import (
     campaign_progress,
     requested_with,
 )
-from kveval.measure.status import keep_status
-from kveval.measure.transaction import Job, measure
+from kveval.measure.status import NOT_STARTED, common_failure, keep_status
+from kveval.measure.transaction import Job, MeasurementError, measure
 from kveval.workflow.planning.order import (
     campaign_pointer,
     planned_runs,
@@ -84,13 +85,16 @@ def _measure(args: argparse.Namespace, progress: Progress) -> int:
     try:
         config = load_config(args.campaign, args.catalogues)
         job = _job(args, config)
+        requested = requested_with(args.output, requested_file(config))
+        if requested is not None:
+            _require_hope(config, args.output, *requested)
         progress = campaign_progress(
             progress.label,
             job.specification.workload,
             job.pointers,
             args.log,
             Redactor.of(job.secrets).text,
-            requested_with(args.output, requested_file(config)),
+            requested,
             progress.status,
         )
         measure(job, args.output, progress)
@@ -112,6 +116,18 @@ def _measure(args: argparse.Namespace, progress: Progress) -> int:
         f"the other measurements go on; a report on what exists: {REPORT_COMMAND}"
     )
     return 1
+
+
+def _require_hope(
+    config: Config, own: Path, pointers: Sequence[Path], since: float
+) -> None:
+    """Raise MeasurementError if every cell that this snakemake measures has failed in the same way, and none has not."""
+    campaign = config.campaign
+    results, logs = Path(campaign.results), Path("logs", campaign.name)
+    status = common_failure(own, pointers, results, logs, since)
+    if status is not None:
+        message = f"not started, because every cell has failed in the same way: {status.message}"
+        raise MeasurementError(message, code=NOT_STARTED)
 
 
 def _job(args: argparse.Namespace, config: Config) -> Job:

@@ -78,6 +78,24 @@ def test_the_others_go_on_causes_are_listed_and_a_rerun_measures_the_rest(
     assert "no-offload/0 run 1" not in output
 
 
+def test_runs_are_not_started_once_every_cell_has_failed_alike(tmp_path: Path) -> None:
+    broken = {
+        "extends": "no-offload",
+        "env": {"FAULT": f"dies while {tmp_path}/broken exists"},
+    }
+    entry = {"models": ["Qwen3-0.6B"], "scenarios": ["broken"], "cpu_blocks": [0]}
+    changes = {"scenarios": {"broken": broken}, "matrix": [entry], "runs": 4}
+    lock = tmp_path / "lock"
+    tree = Tree(tmp_path / "repository", merged(SHORT, changes), lock=lock)
+    (tmp_path / "broken").touch()
+    code, output = tree.run("report", "--until", "benchmark")
+    assert code == 1
+    assert len(re.findall(r"starting the server", output)) == 3
+    why = r"run-\d: not started, because every cell has failed in the same way: the server died"
+    assert len(re.findall(why, output)) == 1
+    assert tree.left() == []
+
+
 def test_after_kill_9_of_snakemake_nothing_runs_on_and_a_rerun_completes(
     tree: Tree,
 ) -> None:

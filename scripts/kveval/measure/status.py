@@ -29,6 +29,9 @@ _DEAD_AFTER_S = 3.5 * BEAT_S
 
 State = Literal["starting", "measuring", "adopted", "measured", "failed", "stopped"]
 _AT_WORK = ("starting", "measuring")
+NOT_STARTED = "not_started"
+"""Code of a run that was not started, because all runs before it failed alike."""
+_FAILED_AT_LEAST = 3
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -261,6 +264,38 @@ def absences(
         if absence is not None:
             absences_by_run[run.as_posix()] = absence
     return absences_by_run
+
+
+def common_failure(
+    own: Path, pointers: Iterable[Path], results: Path, logs: Path, since: float
+) -> Status | None:
+    """Return the status of a failed run if nothing that was requested can be expected to succeed; else None.
+
+    That is so once every cell has a failed run, of `_FAILED_AT_LEAST` in all, with one kind of failure, and no run has
+    a result or is at work. `own`: the pointer of the run that is about to start; `pointers`, `results`, `logs`, `since`:
+    as for `absences`, of the runs of one snakemake.
+    """
+    cells, failed = set(), []
+    for pointer in pointers:
+        run = pointer.parent.relative_to(results)
+        log = job_log(logs, run)
+        cells.add(run.parent)
+        if pointer == own or not _changed_since(log, since):
+            continue
+        try:
+            status = read_status(status_path(log))[0]
+        except (OSError, ValueError, RecursionError):
+            return None
+        if status.code == NOT_STARTED:
+            continue
+        if status.state != "failed":
+            return None
+        failed.append((run.parent, status))
+    kinds = {status.code for _, status in failed}
+    everywhere = {cell for cell, _ in failed} == cells
+    if len(failed) >= _FAILED_AT_LEAST and len(kinds) == 1 and everywhere:
+        return failed[0][1]
+    return None
 
 
 def job_log(logs: Path, run: Path) -> Path:

@@ -26,11 +26,13 @@ from kveval.measure import status as module
 from kveval.measure.progress import Progress
 from kveval.measure.status import (
     BEAT_S,
+    NOT_STARTED,
     State,
     Status,
     StatusFile,
     absence_of,
     absences,
+    common_failure,
     keep_status,
     read_status,
     status_path,
@@ -465,3 +467,49 @@ def test_only_what_was_tried_and_is_not_there_has_a_reason(tmp_path: Path) -> No
         by_name[name] for name in ("bad", "stopped", "old", "runs")
     }
     assert absences(pointers, results, logs, since=time.time() + 1) == {}
+
+
+RUNS = [f"m/{arm}/0/run-{number}" for number in (1, 2, 3) for arm in ("a", "b")]
+DIED = {"state": "failed", "code": "server_died", "message": "no module named x"}
+
+
+def left_alike(
+    folder: Path, statuses: dict[str, dict[str, Any]], own: str
+) -> Status | None:
+    for run, values in statuses.items():
+        leave_status(module.job_log(folder / "logs", Path(run)), **values)
+    pointers = [folder / "results" / run / "measurement.json" for run in RUNS]
+    pointer = folder / "results" / own / "measurement.json"
+    since = time.time() - 60
+    return common_failure(pointer, pointers, folder / "results", folder / "logs", since)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "alike"),
+    [
+        (dict.fromkeys(RUNS[:3], DIED), True),
+        (dict.fromkeys(RUNS[:2], DIED), False),
+        (dict.fromkeys((RUNS[0], RUNS[2], RUNS[4]), DIED), False),
+        ({**dict.fromkeys(RUNS[:3], DIED), RUNS[3]: {"state": "measured"}}, False),
+        ({**dict.fromkeys(RUNS[:3], DIED), RUNS[3]: {"state": "measuring"}}, False),
+        ({**dict.fromkeys(RUNS[:3], DIED), RUNS[3]: {"state": "stopped"}}, False),
+        ({**dict.fromkeys(RUNS[:2], DIED), RUNS[2]: {**DIED, "code": "hung"}}, False),
+        (
+            {**dict.fromkeys(RUNS[:3], DIED), RUNS[3]: {**DIED, "code": NOT_STARTED}},
+            True,
+        ),
+    ],
+)
+def test_nothing_can_be_expected_once_every_cell_failed_alike(
+    tmp_path: Path, statuses: dict[str, dict[str, Any]], alike: bool
+) -> None:
+    own = {RUNS[5]: {"state": "starting"}}
+    status = left_alike(tmp_path, statuses | own, RUNS[5])
+    assert (status is not None) is alike
+    if status is not None:
+        assert status.message == DIED["message"]
+
+
+def test_failures_of_an_earlier_snakemake_are_no_reason(tmp_path: Path) -> None:
+    old = dict.fromkeys(RUNS[:3], DIED | {"silent_s": 600.0})
+    assert left_alike(tmp_path, old, RUNS[5]) is None
