@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.support import plugins, s3_server
+from tests.support import import_sheets, plugins, s3_server
 from tests.support.fault_chain import ADOPTED
 from tests.support.report_text import whole_report
+from tests.support.result_trees import write_campaign_tree
 from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
 from tests.support.testbed import Testbed, a_namespace, own_testbed, wait_until
 from tests.workflow.test_reruns import PARTS, REPOSITORY
@@ -265,9 +266,11 @@ def test_what_an_interruption_and_a_failing_pod_leave_is_gone_on_with(
 def test_results_that_only_this_machine_has_are_no_work_for_pods(site: Site) -> None:
     campaign = site.folder / CAMPAIGN
     campaign.write_text(
-        "name: stored\nresults: results/imported\nimport: [{path: tree}]\n"
+        "name: stored\nresults: results/imported\nimport: imports.csv\n"
     )
-    (site.folder / "tree").mkdir()
+    write_campaign_tree(site.folder / "tree", runs=1, rates=(4,))
+    import_sheets.update(site.folder / "imports.csv", site.folder / "tree")
+    before = sorted((site.folder / "tree").rglob("*"))
     output = site.snakemake("-n", "report", code=1)
     assert "only this machine" in output
-    assert list((site.folder / "tree").iterdir()) == []
+    assert sorted((site.folder / "tree").rglob("*")) == before

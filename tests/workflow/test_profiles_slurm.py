@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.support import plugins, slurm_testbed
+from tests.support import import_sheets, plugins, slurm_testbed
 from tests.support.fault_chain import ADOPTED
 from tests.support.result_trees import write_campaign_tree
 from tests.workflow.test_reruns import PARTS, REPOSITORY, fill_store
@@ -55,9 +55,10 @@ def workflow(tmp_path: Path) -> Path:
     campaign = {
         "name": "old-results",
         "results": str(RESULTS),
-        "import": [{"path": "tree"}],
+        "import": "imports.csv",
     }
     (folder / "campaign.yaml").write_text(yaml.safe_dump(campaign))
+    import_sheets.update(folder / "imports.csv", folder / "tree")
     return folder
 
 
