@@ -4,7 +4,9 @@ Its deployer only attaches; load runner and recorder are those of this host. Wha
 command of the user's. An address with several servers behind it counts as one server, whose metrics page is read there.
 """
 
+import contextlib
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -130,20 +132,28 @@ class AttachedDeployer(Deployer[AttachedServer]):
         limit_s = self._existing.switch_limit_s
         self._say(f"switching: {command}")
         with self._log.open("ab") as output:
-            try:
-                status = subprocess.run(
-                    ["/bin/sh", "-c", command],
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    timeout=limit_s,
-                    check=False,
-                ).returncode
-            except subprocess.TimeoutExpired as error:
-                message = f"the command that switches to this arm took more than {limit_s:g} s"
-                raise DeploymentError(
-                    f"{message}; see {self._log}", code="switch_stuck"
-                ) from error
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        try:
+            status = process.wait(timeout=limit_s)
+        except BaseException as error:
+            # What it started would go on switching; after a command that has ended, it stays.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            message = (
+                f"the command that switches to this arm took more than {limit_s:g} s"
+            )
+            raise DeploymentError(
+                f"{message}; see {self._log}", code="switch_stuck"
+            ) from error
         if status:
             message = (
                 f"the command that switches to this arm failed (exit code {status})"

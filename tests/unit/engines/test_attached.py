@@ -249,3 +249,12 @@ def test_arms_behind_one_name_are_on_one_machine(job: Job) -> None:
         for url in ("http://gpu1:8000", "http://gpu1:8001", "http://gpu2:8000")
     )
     assert one == same != other
+
+
+def test_nothing_of_a_stuck_switch_goes_on(job: Job, tmp_path: Path) -> None:
+    switch = f"(sleep 1; touch {tmp_path}/late) & sleep 60"
+    deployer = deployer_at(job, "http://127.0.0.1:1", switch=switch, switch_limit_s=0.3)
+    with pytest.raises(DeploymentError):
+        deployer.start()
+    time.sleep(1.2)
+    assert not (tmp_path / "late").exists()
