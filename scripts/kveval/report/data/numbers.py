@@ -107,6 +107,26 @@ def effect(value: float, low: float, high: float, confidence: float = 95.0) -> s
     return f"{_signed(value, decimals)} % ({of}{_signed(low, decimals)} to {_signed(high, decimals)})"
 
 
+def factor(value: float, low: float, high: float) -> str:
+    """Return a difference in per cent as a factor, rounded by its interval to one decimal at most.
+
+    The end of a very wide interval is cut off.
+
+    >>> factor(310.6, 299.2, 322.4), factor(150.0, -60.0, 3e9)
+    ('4.1 times (4.0 to 4.2)', '2.5 times (0.40 to more than 11)')
+    """
+    times, least, most = (1 + percent / 100 for percent in (value, low, high))
+    half = (most - least) / 2
+    if not math.isfinite(half) or half <= 0:
+        return f"{significant(times)} times (no interval)"
+    if least <= 1 + _WIDEST / 100 < most:
+        ends = f"{significant(least)} to more than {1 + _WIDEST / 100:.0f}"
+        return f"{significant(times)} times ({ends})"
+    decimals = min(max(_decimals_shown(least, most), 0), 1)
+    ends = f"{rounded(least, decimals)} to {rounded(most, decimals)}"
+    return f"{rounded(times, decimals)} times ({ends})"
+
+
 def end_of_effect(value: float, low: float, high: float) -> str:
     """Return the size of one end of a difference in per cent, as `effect` rounds it.
 
