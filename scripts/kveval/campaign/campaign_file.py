@@ -376,6 +376,10 @@ class Campaign(Strict):
     """with engine kubernetes: the site; most of it is not part of a measurement's id"""
     existing: dict[Name, ExistingServer] = Field({})
     """with engine existing: what answers as each arm of the matrix"""
+    restore: Text | None = None
+    """with switches: command for the shell that brings back what was in service before, when snakemake has ended"""
+    restore_limit_s: PositiveNumber = 600.0
+    """seconds for that command"""
     workload: Name = Field(
         description="the load: an entry of workloads.yaml, or of workloads"
     )
@@ -421,10 +425,15 @@ class Campaign(Strict):
         return self
 
     def _existing_mistakes(self) -> Iterator[Mistake]:
+        if self.engine != "existing" and self.existing:
+            message = f"existing belongs to engine existing, not to {self.engine}"
+            yield Mistake(message, "existing_alone")
+        if self.restore is not None and not any(
+            server.switch for server in self.existing.values()
+        ):
+            message = "restore: no arm of existing has a switch, so nothing is to be brought back"
+            yield Mistake(message, "nothing_to_restore")
         if self.engine != "existing":
-            if self.existing:
-                message = f"existing belongs to engine existing, not to {self.engine}"
-                yield Mistake(message, "existing_alone")
             return
         arms = {arm for entry in self.matrix for arm in entry.scenarios}
         if missing := sorted(arms - self.existing.keys()):

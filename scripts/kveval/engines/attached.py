@@ -4,10 +4,7 @@ Its deployer only attaches; load runner and recorder are those of this host. Wha
 command of the user's. An address with several servers behind it counts as one server, whose metrics page is read there.
 """
 
-import contextlib
 import os
-import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +19,7 @@ from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import AddressedServer, Deployer, Log
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError, ServerDied
+from kveval.engines.switching import CommandError, Switches, run_command
 from kveval.engines.watchdog import require_free
 from kveval.host.cores import Cores
 from kveval.host.hashing import content_hash
@@ -101,6 +99,7 @@ class AttachedDeployer(Deployer[AttachedServer]):
         self._specification = specification
         self._existing = existing
         self._log = log
+        self._switches = Switches.of_campaign(job.campaign)
         self._server = AttachedServer(endpoint, existing.url)
         self._say = say
         self.empties_caches = True
@@ -131,34 +130,11 @@ class AttachedDeployer(Deployer[AttachedServer]):
         """Run the command, then wait until the model is served. Raises DeploymentError."""
         limit_s = self._existing.switch_limit_s
         self._say(f"switching: {command}")
-        with self._log.open("ab") as output:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
         try:
-            status = process.wait(timeout=limit_s)
-        except BaseException as error:
-            # What it started would go on switching; after a command that has ended, it stays.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            message = (
-                f"the command that switches to this arm took more than {limit_s:g} s"
-            )
-            raise DeploymentError(
-                f"{message}; see {self._log}", code="switch_stuck"
-            ) from error
-        if status:
-            message = (
-                f"the command that switches to this arm failed (exit code {status})"
-            )
-            raise DeploymentError(f"{message}; see {self._log}", code="switch_failed")
+            run_command(command, limit_s, self._log, self._switches.note)
+        except CommandError as error:
+            message = f"the command that switches to this arm {error}"
+            raise DeploymentError(message, code=f"switch_{error.code}") from error
         self._await_model(time.monotonic() + limit_s)
 
     def _await_model(self, deadline: float) -> None:
