@@ -26,6 +26,7 @@ from kveval.host.hashing import content_hash
 from kveval.host.http import HttpError, fetch_from
 from kveval.host.ports import listening_processes
 from kveval.host.processes import Supervisor
+from kveval.stacks.counters import CounterError
 from kveval.stacks.registry import server_of
 from kveval.store.store import Store
 
@@ -117,7 +118,9 @@ class AttachedDeployer(Deployer[AttachedServer]):
             self._switch(self._existing.switch)
         try:
             server.require_declared(self._specification)
-        except HttpError as error:
+            if not self._specification.load_from_tier:
+                server.endpoints[0].require_loading_switchable()
+        except (HttpError, CounterError) as error:
             raise DeploymentError(
                 f"the server at {server.url} cannot be measured: {error}",
                 code="no_answer",
@@ -166,6 +169,13 @@ class AttachedDeployer(Deployer[AttachedServer]):
             if error.facts["status"] not in _NOT_FOUND:
                 raise
             self.empties_caches = False
+            if not self._specification.load_from_tier:
+                # The arm that loads has sent the same prompts to it, which the device's cache would serve now.
+                message = f"the server at {self._server.url} has no open endpoint to empty its caches"
+                raise DeploymentError(
+                    f"{message}, which two arms on one server need",
+                    code="caches_not_emptied",
+                ) from error
             self._say(
                 f"the server at {self._server.url} has no open endpoint to empty its caches: levels begin with what they hold"
             )

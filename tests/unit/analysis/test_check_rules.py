@@ -291,6 +291,10 @@ FIXTURES: dict[
         lambda: level(exercised=False),
         lambda: level(exercised=None),
     ),
+    checks_run.loading_switched_off: (
+        lambda: level(activity="switched off", external_hit_tokens=16.0),
+        lambda: level(activity="switched off", external_hit_tokens=0.0),
+    ),
     checks_run.answers: (
         lambda: of_run(answers=CHANGED),
         lambda: of_run(answers={**CHANGED, "changed": 0}),

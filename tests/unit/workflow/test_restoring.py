@@ -149,5 +149,6 @@ def test_a_command_is_noted_also_if_it_ends_at_once_or_fails() -> None:
         run_command("exit 2", 5.0, Path("switch.log"), switches.note)
     assert switches
     # Cut off with its job.
-    Path("logs", NAME, "switches.jsonl").open("a").write('{"sid": ')
+    with Path("logs", NAME, "switches.jsonl").open("a") as file:
+        file.write('{"sid": ')
     switches.end_unfinished()

@@ -67,6 +67,7 @@ CODES: Mapping[str, Meaning] = {
     "no_tier": Meaning("tier", "sound"),
     "tier_as_declared": Meaning("tier", "sound"),
     "tier_size_unknown": Meaning("tier", "unknown"),
+    "both_store": Meaning("tier", "qualifies"),
     "other_tier_size": Meaning("tier", "refuses"),
     "undeclared_tier": Meaning("tier", "refuses"),
     "runs_left_out": Meaning("runs", "qualifies"),

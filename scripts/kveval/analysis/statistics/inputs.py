@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.levels.activity import SWITCHED_OFF
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.outcomes import MESSAGES, outcomes_of
@@ -185,6 +186,16 @@ def undeclared_tier(sides: Sides) -> ComparisonFinding | None:
         active=active,
         runs=len(rows),
     )
+
+
+def loading_switched_off(sides: Sides) -> ComparisonFinding | None:
+    """Return on which side requests switched loading off on a server with a tier; None if on both, or on neither."""
+    off = {
+        side
+        for side, rows in (("arm", sides.arm), ("reference", sides.reference))
+        if any(row.get("activity") == SWITCHED_OFF for row in rows)
+    }
+    return new_finding("both_store", side=off.pop()) if len(off) == 1 else None
 
 
 def same_definitions(sides: Sides) -> ComparisonFinding | None:
@@ -583,6 +594,7 @@ INPUTS: tuple[Input, ...] = (
         same_clocks,
         tier_size,
         undeclared_tier,
+        loading_switched_off,
     ),
     *(failed_requests, same_rates, same_first_visits),
 )

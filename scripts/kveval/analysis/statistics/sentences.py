@@ -322,6 +322,7 @@ SUMMARIES: Mapping[str, Words] = {
     "no_tier": "none",
     "tier_as_declared": "as asked for",
     "tier_size_unknown": "size not recorded",
+    "both_store": "loading alone: both sides store",
     "other_tier_size": _tier_size,
     "undeclared_tier": _UNDECLARED,
     "runs_left_out": _runs_left_out,
@@ -372,6 +373,11 @@ EXPLANATIONS: Mapping[str, Words] = {
     "other_limits": lambda facts, _: (
         f"the GPUs of the two cells differ in {_differences(facts)}: set both to the "
         "same (nvidia-smi -pl, -lgc)"
+    ),
+    "both_store": lambda facts, _: (
+        f"loading alone is compared: {_WHOSE[facts['side']]} has a server with the tier, too, whose requests switched "
+        "loading off; it goes on storing, so what storing costs is not in the difference: measure it against a server "
+        "without a tier"
     ),
     "other_tier_size": _other_tier_size,
     "undeclared_tier": lambda facts, _: (

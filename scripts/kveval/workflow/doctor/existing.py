@@ -57,9 +57,22 @@ def _server(arm: str, server: ExistingServer, specification: Specification) -> F
         fix = f"server.{program.name}, or existing.{arm}.served_model: what answers"
         return error(arm, str(failure), fix, failure.code)
     said = f"{server.url}: {program.title} {endpoint.version} serves {name}"
+    return _counters(arm, server, endpoint, said)
+
+
+def _counters(
+    arm: str, server: ExistingServer, endpoint: Endpoint, said: str
+) -> Finding:
+    """Return whether the server shows its counters, and can switch loading off where the arm needs it."""
     try:
         endpoint.counters()
-    except CounterError as failure:
+        if not server.load_from_tier:
+            endpoint.require_loading_switchable()
+            said += "; requests switch loading from its tier off"
+    except DeploymentError as failure:
+        fix = f"serve the arm with the tier at {server.url}, by vLLM 0.32 or newer"
+        return error(arm, str(failure), fix, failure.code)
+    except (CounterError, HttpError) as failure:
         fix = "open its metrics: without them nothing proves that a tier was active"
         return error(arm, f"{said}; {failure}", fix, "no_metrics")
     return ok(arm, said)
