@@ -30,7 +30,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Restore:
-    """What restores a campaign's servers; `secrets`: environment variables whose values are in no file."""
+    """A command that restores a campaign's servers; `secrets`: environment variables whose values are in no file."""
 
     campaign: str
     command: str

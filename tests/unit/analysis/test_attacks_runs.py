@@ -419,6 +419,16 @@ def test_a_server_that_stores_on_both_sides_is_said_beside_the_verdict(
     assert "both_store" not in str(both["findings"])
 
 
+def test_somebody_else_on_a_server_is_said_beside_the_verdict() -> None:
+    outcome = Outcome("others_on_server", "warn", "somebody else: 3.0 %")
+    seen = outcome_columns([outcome])
+    row = judged(with_values(campaign(), BASELINE, [2], **seen))
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        "somebody else used a server",
+    )
+
+
 # --- work that is not known
 
 

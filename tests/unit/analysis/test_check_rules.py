@@ -83,6 +83,12 @@ def run(specification: dict[str, Any] | None = None, **changes: Any) -> Run:
     return msgspec.convert({**description, **changes}, Run)
 
 
+def on_existing(apart: float) -> checks_level.JudgedLevel:
+    """A level on a server that ran already, whose count of tokens is so far from that of the load."""
+    judged = level(throughput_server_difference=apart)
+    return replace(judged, run=run(engine="existing"))
+
+
 def both_tiers(*order: int) -> list[str]:
     parts = [
         {"kv_connector": "OffloadingConnector"},
@@ -230,6 +236,10 @@ FIXTURES: dict[
     checks_level.server_tokens: (
         lambda: level(throughput_server_difference=-0.06),
         level,
+    ),
+    checks_level.others_on_server: (
+        lambda: on_existing(-0.06),
+        lambda: on_existing(-0.01),
     ),
     checks_level.latencies_known: (
         lambda: level(latencies_unknown="ttft=0 ms or less in 9 of 9 requests"),

@@ -86,6 +86,7 @@ CODES: Mapping[str, Meaning] = {
     "copies_differ": Meaning("replicates", "qualifies"),
     "one_rate": Meaning("load", "sound"),
     "other_rates": Meaning("load", "qualifies"),
+    "others_on_server": Meaning("load", "qualifies"),
     "same_visits": Meaning("visits", "sound"),
     "other_visits": Meaning("visits", "qualifies"),
     "latencies_unknown": Meaning("latencies", "refuses"),

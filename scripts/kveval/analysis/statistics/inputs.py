@@ -65,6 +65,8 @@ COLUMNS = (
 """Columns of a level that the inputs are read from."""
 # The check that fails if a tier does not have the cell's size.
 TIER_CHECK = "tier_capacity"
+# The check that warns if somebody else used a server that ran already.
+OTHERS_CHECK = "others_on_server"
 # The check that fails if a cache changes answers.
 ANSWERS_CHECK = "answers"
 _LIMITS = ("gpu_power_limit_w", "gpu_clock_limit_mhz")
@@ -499,6 +501,21 @@ def same_rates(sides: Sides) -> ComparisonFinding | None:
     return new_finding("one_rate")
 
 
+def others_on_server(sides: Sides) -> ComparisonFinding | None:
+    """Return what is said of others who used a server that ran already, of the first run in which they did."""
+    for row in (*sides.arm, *sides.reference):
+        for outcome in outcomes_of(row):
+            if (outcome.name, outcome.severity) == (OTHERS_CHECK, "warn"):
+                run = _plain(row.get("run"))
+                return new_finding(
+                    "others_on_server",
+                    scenario=row.get("scenario"),
+                    run=run,
+                    message=outcome.message,
+                )
+    return None
+
+
 def same_first_visits(sides: Sides) -> ComparisonFinding | None:
     """Return whether as large a part of the prompts was visited for the first time; None where it is not known."""
     ours, theirs = (
@@ -596,6 +613,6 @@ INPUTS: tuple[Input, ...] = (
         undeclared_tier,
         loading_switched_off,
     ),
-    *(failed_requests, same_rates, same_first_visits),
+    *(failed_requests, same_rates, others_on_server, same_first_visits),
 )
 """The functions that give the inputs of every comparison from its levels."""

@@ -341,6 +341,7 @@ SUMMARIES: Mapping[str, Words] = {
     "copies_differ": "replicates differ by {percent:.1f} %",
     "one_rate": "one rate",
     "other_rates": _rates,
+    "others_on_server": "somebody else used a server",
     "same_visits": "first visits alike",
     "other_visits": _visits,
     "latencies_unknown": "not known",
@@ -403,6 +404,7 @@ EXPLANATIONS: Mapping[str, Words] = {
         "chance, so smaller differences get no verdict"
     ),
     "other_rates": _other_rates,
+    "others_on_server": "{scenario}, run {run}: {message}",
     "other_visits": _other_visits,
     "latencies_unknown": _unknown_latencies,
     "wrong_answers": _wrong_answers,
