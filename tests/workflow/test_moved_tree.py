@@ -240,7 +240,7 @@ def test_nothing_is_measured_again_and_a_further_size_is(
     finished: Path, tmp_path: Path, way: Way, lost: State
 ) -> None:
     folder = way(finished, tmp_path / "moved")
-    assert dry_run(folder) == planned(folder) == lost
+    assert planned(folder) == lost
     add_size(folder)
     assert (
         dry_run(folder)
@@ -254,9 +254,7 @@ def test_a_changed_argument_measures_its_arm_and_a_further_run_is_one_of_every_c
 ) -> None:
     folder = touched(finished, tmp_path / "moved")
     add_argument(folder)
-    assert (
-        dry_run(folder) == planned(folder) == {(ARM, 1): "measure", (ARM, 2): "measure"}
-    )
+    assert planned(folder) == {(ARM, 1): "measure", (ARM, 2): "measure"}
     add_run(folder)
     further = {(cell, 3): "measure" for cell in (BASELINE, ARM)}
     assert (
