@@ -347,7 +347,7 @@ def _packages(given: Sequence[str], servers: Set[str]) -> ArmBuild:
         is_wheel = text.endswith(".whl")
         name, content, requirement = _added_wheel(text) if is_wheel else _pinned(text)
         if name in servers:
-            message = f"packages has {text}, a build of the server itself: name it by vllm, lmcache or wheel"
+            message = f"packages has {text}, a build of the server itself, which has keys of its own beside packages"
             raise BuildError(message, code="server_among_packages")
         if name in contents:
             raise BuildError(f"packages names {name} twice", code="package_twice")

@@ -49,7 +49,7 @@ _MODULE = "module_path"
 def _transfer_config(config: dict[str, Any]) -> dict[str, Any]:
     """Return a kv_transfer_config that vLLM would take as one. Raises Mistake."""
     if unknown := sorted(config.keys() - _KEYS):
-        message = f"has {', '.join(unknown)}, no key of vLLM's kv_transfer_config; keys of a connector belong to"
+        message = f"has {', '.join(unknown)}, no key of a kv_transfer_config; keys of a connector belong to"
         raise Mistake(f"{message} {_EXTRA}", "transfer_key")
     connector = config.get("kv_connector")
     if not isinstance(connector, str) or not connector:
