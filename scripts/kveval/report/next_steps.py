@@ -9,10 +9,10 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.levels.checks_run import DISTURBED_PERCENT
 from kveval.analysis.statistics import verdicts as words
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
+from kveval.host.quiet import DISTURBED_PERCENT
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import (
     Measured,

@@ -18,6 +18,7 @@ from kveval.host import hardware
 from kveval.host.cores import Cores, divided, on_cores, usable
 from kveval.host.lock import host_lock
 from kveval.host.processes import Supervisor, supervisor
+from kveval.host.quiet import quiet_wait_s, wait_until_quiet
 from kveval.host.registry import registry_path, remove_leftovers
 from kveval.store.store import Store
 
@@ -75,6 +76,10 @@ class HostEngine:
                 f"server.fs_dir {folder} is not a folder that this user can write to"
             )
         require_room(specification, store.root, self._host["cpus"])
+
+    def wait_until_quiet(self, say: Log) -> None:
+        """Wait until other programs leave this host's processors to the run."""
+        wait_until_quiet(say, quiet_wait_s())
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Log) -> Iterator[RunSession]:
