@@ -49,6 +49,7 @@ COMMANDS = (
 )
 HEAVY = {"pandas", "numpy", "scipy", "pyarrow", "snakemake", "matplotlib"}
 SMOKE = "config/campaigns/smoke.yaml"
+REPEAT = ("repeat", "--disturbed", SMOKE)
 
 
 @pytest.fixture
@@ -227,7 +228,7 @@ def test_a_failure_is_said_and_kept(
 # --- the answers
 
 
-def leave_runs(folder: Path, shares: dict[int, float], runs: int = 3) -> None:
+def leave_runs(folder: Path, shares: dict[int, float | None], runs: int = 3) -> None:
     """Leave runs of every cell of the campaign smoke, in which others took these shares, %, by the number of the run."""
     file = folder / SMOKE
     file.write_text(re.sub(r"(?m)^runs: .*$", f"runs: {runs}", file.read_text()))
@@ -244,10 +245,9 @@ def leave_runs(folder: Path, shares: dict[int, float], runs: int = 3) -> None:
 def test_disturbed_blocks_are_named_with_the_command_that_measures_others(
     folder: Path,
 ) -> None:
-    command = ("repeat", "--disturbed", SMOKE)
-    assert kveval(*command).stdout == "Campaign smoke: no run is measured yet\n"
+    assert kveval(*REPEAT).stdout == "Campaign smoke: no run is measured yet\n"
     leave_runs(folder, {1: 3.0, 2: 61.2, 3: 24.0})
-    text = kveval(*command).stdout
+    text = kveval(*REPEAT).stdout
     assert text.startswith(
         "Campaign smoke: other programs disturbed 4 of 6 measured runs, in 2 of 3 blocks\n"
         "  block 2: Qwen3-0.6B/no-offload/0, run 2, up to 61 % of the processors' time\n"
@@ -261,7 +261,7 @@ def test_disturbed_blocks_are_named_with_the_command_that_measures_others(
         "`runs: 5` in the campaign's file keeps them in later reports\n"
     )
     assert text == (folder / "logs/smoke/repeat.log").read_text()
-    told = json.loads(kveval(*command, "--json", "--set", "seed=3").stdout)
+    told = json.loads(kveval(*REPEAT, "--json", "--set", "seed=3").stdout)
     assert (told["further"], told["runs"], told["quiet_blocks"]) == ([4, 5], 5, 1)
     assert told["command"][-3:] == ["--config", "seed=3", "runs=5"]
     assert told["seconds"] > 0
@@ -270,14 +270,14 @@ def test_disturbed_blocks_are_named_with_the_command_that_measures_others(
 
 def test_blocks_that_were_measured_for_disturbed_ones_count(folder: Path) -> None:
     leave_runs(folder, {1: 3.0, 2: 61.2, 3: 24.0, 4: 1.0, 5: 2.0})
-    text = kveval("repeat", "--disturbed", SMOKE).stdout
+    text = kveval(*REPEAT).stdout
     assert "disturbed 4 of 10 measured runs, in 2 of 5 blocks" in text
     assert (
         "3 blocks without such a run: enough for a verdict, nothing to repeat" in text
     )
     assert "report --configfile config/campaigns/smoke.yaml --config runs=5" in text
     leave_runs(folder, {}, runs=5)
-    assert "--config" not in kveval("repeat", "--disturbed", SMOKE).stdout
+    assert "--config" not in kveval(*REPEAT).stdout
 
 
 def test_a_run_that_is_gone_from_the_store_is_planned_and_its_pointer_named(
@@ -296,13 +296,14 @@ def test_a_run_that_is_gone_from_the_store_is_planned_and_its_pointer_named(
 def test_nothing_is_repeated_of_quiet_runs_of_bridges_and_of_what_is_imported(
     folder: Path,
 ) -> None:
+    leave_runs(folder, {2: None})
+    assert "known of none of 2 measured runs" in kveval(*REPEAT).stdout
     leave_runs(folder, {1: 3.0})
-    text = kveval("repeat", "--disturbed", SMOKE).stdout
-    assert text == (
-        "Campaign smoke: other programs disturbed none of 2 measured runs; nothing to repeat\n"
+    assert kveval(*REPEAT).stdout == (
+        "Campaign smoke: other programs disturbed none of 4 measured runs; nothing to repeat\n"
     )
     bridges = "{models: [Qwen3-0.6B], scenarios: [no-offload], cpu_blocks: [0]}"
-    done = kveval("repeat", "--disturbed", SMOKE, "--set", f"bridges=[{bridges}]")
+    done = kveval(*REPEAT, "--set", f"bridges=[{bridges}]")
     assert "it has bridges" in done.stdout
     assert kveval("repeat", SMOKE).exit_code == 2
 

@@ -134,6 +134,9 @@ def _lines(repeats: _Repeats, seconds: float) -> Iterator[str]:
         yield f"Campaign {name}: no run is measured yet"
         return
     measured = pluralize(len(repeats.measured), "measured run")
+    if not any(map(_is_known, repeats.measured)):
+        yield f"Campaign {name}: what other programs took is known of none of {measured}; it is of runs on this host"
+        return
     if not disturbed.runs:
         yield f"Campaign {name}: other programs disturbed none of {measured}; nothing to repeat"
         return
@@ -154,6 +157,11 @@ def _lines(repeats: _Repeats, seconds: float) -> Iterator[str]:
             yield f"  {_command(repeats)}"
     if repeats.runs > repeats.asked:
         yield f"`runs: {repeats.runs}` in the campaign's file keeps them in later reports"
+
+
+def _is_known(run: Run) -> bool:
+    """Whether it was recorded what other programs took of the processors."""
+    return any(level.others_cpu_percent is not None for level in run.levels)
 
 
 def _further_lines(repeats: _Repeats, seconds: float) -> Iterator[str]:
