@@ -27,7 +27,10 @@ def test_a_mutant_is_another_program_that_can_be_read(mutants: list[Mutant]) -> 
     for mutant in mutants:
         source = (REPOSITORY / mutant.file).read_bytes()
         assert source[mutant.start : mutant.end].decode() == mutant.before
-        assert ast.dump(ast.parse(mutant.after)) != ast.dump(ast.parse(mutant.before))
+        after, before = (
+            ast.parse(f"({text})") for text in (mutant.after, mutant.before)
+        )
+        assert ast.dump(after) != ast.dump(before)
         ast.parse(mutant.apply(source))
 
 
