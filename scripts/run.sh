@@ -4,6 +4,7 @@
 #        bash scripts/run.sh COMMAND [options]          (plan, curve, doctor, ...: kveval --help)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset PYTHONDONTWRITEBYTECODE # many containers set it, and every start of a program would compile it again
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 (($#)) || set -- report
