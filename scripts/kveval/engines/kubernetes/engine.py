@@ -103,6 +103,9 @@ class ClusterEngine:
             self._context, [leases.mark_of(lease) for lease in living_leases], say
         )
 
+    def wait_until_quiet(self, say: Log) -> None:
+        """Wait for nothing: this host only asks and waits."""
+
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if the run cannot be measured here or lacks room for it."""
         require_pcp()

@@ -18,6 +18,7 @@ from kveval.host import hardware
 from kveval.host.cores import Cores, divided, on_cores, usable
 from kveval.host.lock import host_lock
 from kveval.host.processes import Supervisor, supervisor
+from kveval.host.quiet import quiet_wait_s, wait_until_quiet
 from kveval.host.registry import registry_path, remove_leftovers
 from kveval.stacks.registry import server_of
 from kveval.store.store import Store
@@ -88,6 +89,10 @@ class HostEngine:
             message = f"{self._environment} has no module {name}, which {specification.cell.scenario} loads ({reason})"
             remedy = "add its package by server: {packages: [NAME==VERSION]}"
             raise MeasurementError(f"{message}: {remedy}", code="no_module")
+
+    def wait_until_quiet(self, say: Log) -> None:
+        """Wait until other programs leave this host's processors to the run."""
+        wait_until_quiet(say, quiet_wait_s())
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Log) -> Iterator[RunSession]:
