@@ -302,5 +302,5 @@ def _loading_problems(
     version = server.declared_version
     if program.without_loading(version) is None:
         message = f"{name}.load_from_tier: requests cannot switch loading off in {program.title} {version}"
-        right = "vLLM 0.32 or newer, or a switch, or two addresses"
+        right = "a newer release, a switch, or two addresses"
         yield wrong("existing", message, right, "loading_not_switched")

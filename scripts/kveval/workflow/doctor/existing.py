@@ -81,7 +81,7 @@ def _counters(
             endpoint.require_loading_switchable()
             said += "; requests switch loading from its tier off"
     except DeploymentError as failure:
-        fix = f"serve the arm with the tier at {server.url}, by vLLM 0.32 or newer"
+        fix = f"serve the arm with the tier at {server.url}, with its own connector"
         return error(arm, str(failure), fix, failure.code)
     except (CounterError, HttpError) as failure:
         fix, code = _METRICS_CLOSED, "no_metrics"
