@@ -4,7 +4,8 @@
 
 makes them one after the other in a copy of the tree below FOLDER, each against the unit tests that are nearest to its
 module by imports, and prints those that no test noticed. FOLDER/results.jsonl has every result: the same command goes on
-where it was stopped, and once a module is changed its mutants are made anew.
+where it was stopped, and once a module is changed its mutants are made anew. Those that were not noticed are judged again
+with --retry, after tests were added, or by more of them: --modules 12.
 """
 
 from __future__ import annotations
@@ -414,6 +415,9 @@ def main() -> int:
         "--modules", type=int, default=5, help="of tests, for each mutant"
     )
     parser.add_argument(
+        "--retry", action="store_true", help="judge those that were not noticed again"
+    )
+    parser.add_argument(
         "--state", type=Path, required=True, help="folder of copy and results"
     )
     args = parser.parse_args()
@@ -422,7 +426,7 @@ def main() -> int:
     mutants, nearest, trial = drawn(args.seed, args.count), Nearest(), Trial(args.state)
     for number, mutant in enumerate(mutants, start=1):
         result = trial.done.get(mutant.name)
-        if result is None:
+        if result is None or (args.retry and result.outcome != "noticed"):
             result = trial.judge(mutant, nearest.tests(mutant.module, args.modules))
         print(f"{number}/{len(mutants)} {result.outcome}: {_shown(mutant)}", flush=True)
     outcomes = {mutant: trial.done[mutant.name].outcome for mutant in mutants}
