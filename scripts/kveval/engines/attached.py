@@ -97,7 +97,8 @@ class AttachedDeployer(Deployer[AttachedServer]):
         program = server_of(specification.versions)
         name = specification.model.served_name
         key = os.environ.get(existing.key, "") if existing.key else ""
-        endpoint = Endpoint(program, name, fetch_from(existing.url, key), _NO_LOG)
+        fetch, required = fetch_from(existing.url, key), job.required_names
+        endpoint = Endpoint(program, name, fetch, _NO_LOG, required=required)
         self._specification = specification
         self._existing = existing
         self._log = log

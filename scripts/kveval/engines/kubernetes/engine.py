@@ -122,7 +122,8 @@ class ClusterEngine:
     def session(self, scratch: Path, say: Log) -> Iterator[RunSession]:
         """Begin the run; on leaving, remove every object of it, unless another job has taken it over."""
         context, lease = self._context, self._lease
-        deployer = ClusterDeployer(context, lease, scratch / "raw", say)
+        required = self._job.required_names
+        deployer = ClusterDeployer(context, lease, scratch / "raw", say, required)
         load = LoadJobs(
             context,
             lambda: await_route(context, deployer.server),
