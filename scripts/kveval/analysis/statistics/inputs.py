@@ -192,12 +192,14 @@ def undeclared_tier(sides: Sides) -> ComparisonFinding | None:
 
 def loading_switched_off(sides: Sides) -> ComparisonFinding | None:
     """Return on which side requests switched loading off on a server with a tier; None if on both, or on neither."""
-    off = {
-        side
-        for side, rows in (("arm", sides.arm), ("reference", sides.reference))
-        if any(row.get("activity") == SWITCHED_OFF for row in rows)
-    }
-    return new_finding("both_store", side=off.pop()) if len(off) == 1 else None
+    arm, reference = _switched_off(sides.arm), _switched_off(sides.reference)
+    if arm == reference:
+        return None
+    return new_finding("both_store", side="arm" if arm else "reference")
+
+
+def _switched_off(rows: Rows) -> bool:
+    return any(row.get("activity") == SWITCHED_OFF for row in rows)
 
 
 def same_definitions(sides: Sides) -> ComparisonFinding | None:
