@@ -20,6 +20,7 @@ from kveval.campaign.random_model import miniature_geometry
 from kveval.campaign.release import Release
 from kveval.campaign.sizing import CacheSizes
 from kveval.campaign.specification import ServedModel, Specification
+from kveval.campaign.verbatim import size_numbers
 from kveval.configuration.cell_checks import (
     existing_problems,
     flags,
@@ -103,6 +104,7 @@ def resolve_cell(
         *workload_problems(cell, served.max_model_len, workload, campaign.workload),
     )
     sizes = _sizes(cell, scenario, server, served)
+    scenario = scenario.with_sizes(size_numbers(sizes, served.tensor_parallel_size))
     platform = _platform(served, campaign, release)
     if release is not None:
         _refuse(
@@ -126,7 +128,7 @@ def resolve_cell(
     sizes = msgspec.structs.replace(sizes, split=arm.split)
     sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
     if existing is not None:
-        _refuse(*existing_problems(cell, scenario, sidecars, build))
+        _refuse(*existing_problems(cell, scenario, sidecars, build, existing, server))
     argv = (*program.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**program.common_environment(served, server), **arm.env}
     computed = flags(argv) | env.keys() | program.arm_flags
@@ -183,8 +185,9 @@ def resolve_cell(
         env={**env, **server.env, **scenario.env},
         sidecars=sidecars,
         budget=sizes,
-        fs_dir=server.fs_dir if "files" in scenario.kind.parts else UNSET,
+        fs_dir=server.fs_dir if scenario.keeps_files else UNSET,
         address=UNSET if existing is None else content_hash(existing.url, 12),
+        load_from_tier=existing is None or existing.load_from_tier,
         workload=workload.definition,
         reset_caches=campaign.reset_caches,
         images=images,
@@ -218,7 +221,7 @@ def _sizes(
     cell: Cell, scenario: Scenario, server: ServerConfig, served: ServedModel
 ) -> CacheSizes:
     """Return the budget, the staging buffer and the device's own cache."""
-    staged = "files" in scenario.kind.parts and not scenario.cpu_tier
+    staged = scenario.keeps_files and not scenario.cpu_tier
     staging_bytes = sizing.staging_bytes(
         served.kv_bytes_per_token, served.max_model_len, server.block_size
     )
