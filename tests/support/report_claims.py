@@ -12,7 +12,7 @@ from tests.support.document_checks import Document, Percentage, judge_document
 from tests.support.markdown import fixed_fragments, parts_of
 
 from kveval.analysis.levels.outcomes import Outcome
-from kveval.analysis.statistics.verdicts import IDLE, VERDICTS, WITHOUT_VERDICT
+from kveval.analysis.statistics.verdict_words import IDLE, VERDICTS, WITHOUT_VERDICT
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.report import next_steps, parts
 from kveval.report.answer import answer_of

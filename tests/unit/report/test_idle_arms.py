@@ -11,7 +11,7 @@ from tests.support.synthetic import levels_table
 from tests.unit.report.test_report import files, first_screen, measured, plan
 from tests.unit.report.test_report_claims import judged
 
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.comparisons import effect_text

@@ -11,7 +11,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, parse_runs
 from kveval.analysis.estimators.intervals import percent
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.sentences import SideNames
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals

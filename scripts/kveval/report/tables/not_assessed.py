@@ -8,7 +8,7 @@ from typing import Any
 
 from kveval.analysis.cells import models_by_size
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.findings import (
     ground_codes,
     read_exclusions,

@@ -12,7 +12,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, kept_runs, rank_of
 from kveval.analysis.statistics import sentences
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import is_active
 from kveval.analysis.statistics.findings import ComparisonFinding, read_findings
 from kveval.campaign.cell import Cell

@@ -11,7 +11,7 @@ import pandas as pd
 from kveval.analysis.cells import kept_runs
 from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
 from kveval.analysis.levels.goodput import GOODPUT, limits_text
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
