@@ -133,24 +133,21 @@ def _best(
     if mean is None:
         mean = kept_runs(measured.peak_comparison, cell, GOODPUT).mean
     shown = _rounded(mean, at) or numerals.mean_of(list(at[GOODPUT]))
-    return f"{shown}{unit} ({measured.level_unit.label(level)})"
+    return shown.with_text(f"{shown}{unit} ({measured.level_unit.label(level)})")
 
 
-def _kept(table: pd.DataFrame, cell: Cell, at: pd.DataFrame) -> str:
-    """The goodput of a cell whose ratio is the change in `table`, "" without one; rounded by the cell's runs `at` it.
+def _kept(table: pd.DataFrame, cell: Cell, at: pd.DataFrame) -> numerals.Value | None:
+    """The goodput of a cell whose ratio is the change in `table`, None without one; rounded by its runs `at` the level.
 
     That is the geometric mean over the runs that the change rests on.
     """
     return _rounded(kept_runs(table, cell, GOODPUT).mean, at)
 
 
-def _rounded(mean: float, at: pd.DataFrame) -> str:
-    """A geometric mean of goodput, rounded by the runs `at` its level; "" without one."""
-    return (
-        numerals.rounded_mean(mean, list(at[GOODPUT]))
-        if math.isfinite(mean) and (at[GOODPUT] > 0).any()
-        else ""
-    )
+def _rounded(mean: float, at: pd.DataFrame) -> numerals.Value | None:
+    """A geometric mean of goodput, rounded by the runs `at` its level; None without one."""
+    known = math.isfinite(mean) and (at[GOODPUT] > 0).any()
+    return numerals.rounded_mean(mean, list(at[GOODPUT])) if known else None
 
 
 def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
