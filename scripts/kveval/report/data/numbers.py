@@ -9,7 +9,6 @@ import numpy as np
 
 from kveval.analysis.estimators.intervals import half_width
 
-MISSING = "n/a"
 # Per cent. Ends of intervals beyond it, which are common with two runs, are shown as "more than" this.
 _WIDEST = 1000.0
 # Decimal places: smaller values are rounding errors in every quantity of the report.
@@ -31,6 +30,9 @@ class Value(str):
     def with_text(self, text: str) -> Value:
         """Return another text for the same number."""
         return Value(text, self.number)
+
+
+MISSING = Value("n/a", math.nan)
 
 
 def decimals_for(half_width: float) -> int:
@@ -61,7 +63,7 @@ def rounded(value: float, decimals: int) -> Value:
     ('1,190', '0.03', '< 0.0001')
     """
     if not math.isfinite(value):
-        return Value(MISSING, math.nan)
+        return MISSING
     if decimals > _FINEST and 0 < abs(value) < 10.0**-_FINEST:
         bound = f"{10.0**-_FINEST:.{_FINEST}f}"
         return Value(f"< {bound}" if value > 0 else f"> -{bound}", value)
@@ -75,7 +77,7 @@ def significant(value: float, digits: int = 2) -> Value:
     ('0.046', '1,200', '0')
     """
     if not math.isfinite(value):
-        return Value(MISSING, math.nan)
+        return MISSING
     if value == 0:
         return Value("0", 0.0)
     return rounded(value, digits - 1 - math.floor(math.log10(abs(value))))
@@ -111,7 +113,7 @@ def effect(value: float, low: float, high: float, confidence: float = 95.0) -> V
     ('+13.3 % (+10.6 to +16.1)', '+2 % (-100 to more than +1,000)')
     """
     if not math.isfinite(value):
-        return Value(MISSING, math.nan)
+        return MISSING
     half = (high - low) / 2
     if not math.isfinite(half) or half <= 0:
         return Value(f"{_signed(value, 0)} % (no interval)", value)
@@ -164,7 +166,7 @@ def mean_of(values: Sequence[float]) -> Value:
     """
     known = np.array([value for value in values if math.isfinite(value)])
     if not len(known):
-        return Value(MISSING, math.nan)
+        return MISSING
     return rounded_mean(float(known.mean()), known)
 
 

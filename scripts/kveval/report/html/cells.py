@@ -32,14 +32,15 @@ def inline(text: object) -> Markup:
     )
 
 
-def sort_key(text: str) -> str:
-    """Return the sort key of a cell: the number of a value, else the text in natural order.
+def sort_key(text: str, number: bool) -> str:
+    """Return the sort key of a cell: the number of a value, else the text in natural order; `number`: in a column of
+    numbers.
 
-    "" is the key of a value that is not known, which is sorted last.
+    "" is the key of a value that is not known, and of a word in a column of numbers; they are sorted last.
 
-    >>> sort_key(Value("1,190 (1,150 to 1,240)", 1191.4)), sort_key(Value("n/a", math.nan))
+    >>> sort_key(Value("1,190 (1,150 to 1,240)", 1191.4), True), sort_key("never", True)
     ('1191.4', '')
-    >>> sort_key("native-offload 5K") < sort_key("native-offload 10K")
+    >>> sort_key("native-offload 5K", False) < sort_key("native-offload 10K", False)
     True
     """
     if isinstance(text, Value):
@@ -47,6 +48,8 @@ def sort_key(text: str) -> str:
     shown = _shown(text)
     if shown.isdecimal():
         return shown
+    if number and not shown[:1].isdecimal():
+        return ""
     return _DIGITS.sub(lambda match: match[0].zfill(12), shown.casefold())
 
 
@@ -56,7 +59,7 @@ def cell_attributes(text: str, number: bool) -> Markup:
     >>> cell_attributes(StyledText("**better**", "better"), False), cell_attributes(Value("1,190", 1190), True)
     (Markup(' class="better"'), Markup(' class="number" data-sort="1190"'))
     """
-    shown, key = _shown(text), sort_key(text)
+    shown, key = _shown(text), sort_key(text, number)
     sorting = (
         Markup(' data-sort="{}"').format(key) if key != shown.casefold() else Markup()
     )

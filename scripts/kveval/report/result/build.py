@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +15,6 @@ from kveval.analysis.statistics.findings import ground_codes, read_exclusions
 from kveval.campaign.cell import Cell
 from kveval.report.answer import CampaignAnswer
 from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
-from kveval.report.data.comparisons import baseline_comparisons
 from kveval.report.data.run_facts import (
     distinct_workloads,
     machines,
@@ -42,6 +41,7 @@ from kveval.report.result.model import (
 )
 from kveval.report.tables.configuration import method_hash_of
 from kveval.report.tables.not_assessed import gaps_of
+from kveval.report.tables.reuse import predicted_gains
 
 # A row of a table.
 Row = Mapping[Any, Any]
@@ -83,7 +83,7 @@ def campaign_result(
         not_assessed=gaps_of(plan, measured, empty),
         figures=_figures(plan, figures, empty),
         checks=check_findings(measured),
-        predictions=[*_predictions(plan, measured)],
+        predictions=[_prediction(*gain) for gain in predicted_gains(plan, measured)],
     )
 
 
@@ -232,29 +232,18 @@ def _effect(row: Row) -> ReportedInterval:
     )
 
 
-def _predictions(plan: ReportPlan, measured: Measured) -> Iterator[Prediction]:
-    """Yield the predicted gains of the campaign's cells that were measured at the level of the prediction."""
-    rows = measured.predicted.to_dict("records")
-    predictions = {Cell.from_row(row): row for row in rows}
-    compared = {
-        Cell.from_row(row): row
-        for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
-    }
-    for cell in plan.ordered_cells:
-        row = predictions.get(cell)
-        at = measured.levels_of(cell, row["level"] if row else None)
-        if row is None or at.empty:
-            continue
-        yield Prediction(
-            **cell.row,
-            level=int(row["level"]),
-            throughput_percent=_range(row, "throughput_percent"),
-            measured_throughput_percent=(
-                _effect(compared[cell]) if cell in compared else None
-            ),
-            ttft_ms_mean=_range(row, "ttft_ms_mean"),
-            measured_ttft_ms_mean=at["ttft_ms_mean"].mean(),
-        )
+def _prediction(
+    cell: Cell, row: Row, at: pd.DataFrame, comparison: Row | None
+) -> Prediction:
+    """The predicted gain of a cell beside the measured one; see `predicted_gains`."""
+    return Prediction(
+        **cell.row,
+        level=int(row["level"]),
+        throughput_percent=_range(row, "throughput_percent"),
+        measured_throughput_percent=_effect(comparison) if comparison else None,
+        ttft_ms_mean=_range(row, "ttft_ms_mean"),
+        measured_ttft_ms_mean=at["ttft_ms_mean"].mean(),
+    )
 
 
 def _range(row: Row, name: str) -> ReportedInterval:
