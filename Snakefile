@@ -10,6 +10,9 @@ min_version("9.27")
 if (PROGRAMS := os.path.dirname(sys.executable)) not in os.get_exec_path():
     os.environ.update(PATH=os.pathsep.join([PROGRAMS, *os.get_exec_path()]))
 
+# Many containers set it. Each run starts a server, which would compile all of vLLM's Python again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # `config` as given, before the default campaign is loaded below: a given campaign replaces the default, unmerged.
 GIVEN = deepcopy(config)
 

@@ -4,11 +4,12 @@
 #        bash scripts/run.sh COMMAND [options]          (plan, curve, doctor, ...: kveval --help)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset PYTHONDONTWRITEBYTECODE # many containers set it, and every start of a program would compile it again
 bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 (($#)) || set -- report
 case $1 in
-    plan | attach | curve | trace | import | show | models | doctor | deploy-one | teardown | verify | prune | check | bisect | history | export)
+    plan | repeat | attach | curve | trace | import | show | models | doctor | deploy-one | teardown | verify | prune | check | bisect | history | export)
         PYTHONPATH="$PWD/scripts" exec python -m kveval "$@"
         ;;
 esac

@@ -7,6 +7,7 @@
 # KVEVAL_TEST_DATA: folder with real measurements; without it the tests that read them are skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+unset PYTHONDONTWRITEBYTECODE # many containers set it, and every start of a program would compile it again
 bash scripts/setup.sh pcp redis workflow server test
 export PATH="$PWD/.venv/bin:$PATH"
 pytest=(python -m pytest -n 4 --dist loadscope --no-loadscope-reorder)

@@ -30,6 +30,9 @@ from pcp_parquet.parquet.reading import describe, series
 ENVIRONMENT = REPOSITORY / ".server-venv"
 RESULTS = "results/campaigns/cluster-smoke"
 CELL = "Qwen3-0.6B/native-offload/10000"
+# An eighth of the smoke campaign's prefixes, of which the device holds eight.
+PREFIXES = {"prefix_tokens": 500, "prefix_count": 20}
+SERVER = {"device_blocks": 280, "max_model_len": 4096}
 needs_server = pytest.mark.skipif(
     not (ENVIRONMENT / "bin" / "guidellm").exists(),
     reason="no server environment: bash scripts/setup.sh server",
@@ -90,7 +93,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
         "engine": "kubernetes",
         "hardware": "a test node",
     }
-    campaign["server"]["release"] = "llm-d-0.8.0"
+    campaign["server"] |= {"release": "llm-d-0.8.0", **SERVER}
+    campaign["workloads"]["smoke"] |= PREFIXES
     # The next level's prompts would take the measured server's two cores.
     campaign["cluster"] = {**CLUSTER, "rollout_timeout_s": 600, "prompts_ahead": False}
     model, scenario, blocks = CELL.split("/")
@@ -126,7 +130,7 @@ def test_the_server_was_vllm_with_exactly_the_arms_arguments(
     assert (
         connector["kv_connector_extra_config"]["cpu_bytes_to_use"] == 10000 * 16 * 1024
     )
-    assert run["server"]["facts"]["kv_cache_tokens"] == 17920
+    assert run["server"]["facts"]["kv_cache_tokens"] == 280 * 16
     assert run["budget"]["reported_bytes"] == 10000 * 16 * 1024
     assert run["cluster"]["images"].keys() >= {"server", "load", "pmcd"}
     assert run["cluster"]["nodes"] == ["fake-0"]

@@ -25,7 +25,7 @@ OTHERS = """
 configfile: "theirs.yaml"
 
 rule theirs:
-    input: "results/campaigns/stored/REPORT.md"
+    input: "results/campaigns/stored/analysis/comparison.csv"
     output: "theirs.txt"
     shell: "wc -l {input} > {output}"
 
@@ -116,3 +116,4 @@ def test_another_workflow_uses_the_rules_as_a_module(
     assert output.count(ADOPTED) == 2
     assert (folder / "theirs.txt").exists()
     assert "Nothing to be done" in snakemake(folder, "-n", "theirs")
+    assert "write_report" in snakemake(folder, "-n", str(REPORT))

@@ -240,7 +240,7 @@ def test_nothing_is_measured_again_and_a_further_size_is(
     finished: Path, tmp_path: Path, way: Way, lost: State
 ) -> None:
     folder = way(finished, tmp_path / "moved")
-    assert dry_run(folder) == planned(folder) == lost
+    assert planned(folder) == lost
     add_size(folder)
     assert (
         dry_run(folder)
@@ -254,9 +254,7 @@ def test_a_changed_argument_measures_its_arm_and_a_further_run_is_one_of_every_c
 ) -> None:
     folder = touched(finished, tmp_path / "moved")
     add_argument(folder)
-    assert (
-        dry_run(folder) == planned(folder) == {(ARM, 1): "measure", (ARM, 2): "measure"}
-    )
+    assert planned(folder) == {(ARM, 1): "measure", (ARM, 2): "measure"}
     add_run(folder)
     further = {(cell, 3): "measure" for cell in (BASELINE, ARM)}
     assert (
@@ -275,15 +273,13 @@ def test_a_single_cell_asked_for_by_its_table_is_judged_alike(
     assert dry_run(folder, f"{RESULTS}/{ARM}/peak.csv") == {(ARM, 1): "adopt"}
 
 
-@pytest.mark.parametrize(
-    "follow_up", [add_size, add_run], ids=lambda value: value.__name__
-)
 def test_runs_that_were_measured_before_the_move_enter_the_report_after_it(
-    finished: Path, tmp_path: Path, follow_up: Callable[[Path], None]
+    finished: Path, tmp_path: Path
 ) -> None:
     """Measured, and stopped before anything was made of it; then every table is newer than every run."""
     folder = without_records(finished, tmp_path / "moved")
-    follow_up(folder)
+    add_size(folder)
+    add_run(folder)
     shutil.rmtree(folder / "results" / "measurements")
     fill_store(folder, LEVELS, tmp_path)
     snakemake(folder, "report", "--until", "benchmark")
@@ -291,7 +287,7 @@ def test_runs_that_were_measured_before_the_move_enter_the_report_after_it(
     aged(folder, 10)
     assert dry_run(folder) == planned(folder) == {}
     snakemake(folder, "report")
-    assert ("3 of 3" if follow_up is add_run else "native-offload 1K") in whole_report(
-        folder / RESULTS
-    )
+    report = whole_report(folder / RESULTS)
+    assert "3 of 3" in report
+    assert "native-offload 1K" in report
     assert "Nothing to be done" in snakemake(folder, "-n", "report")

@@ -231,9 +231,10 @@ def _basis(
     given = specification.workload.given_levels
     rows = rows_of(levels, cell)
     rows = rows[rows["level"].isin(given)]
-    measured = measured_levels(
-        rows[rows["run"].isin(sorted(rows["run"].unique())[:RUNS_READ])], requests
-    )
+    # Disturbed levels show nothing; they are not to take the place of others.
+    quiet = rows[~warned(rows, disturbed)]
+    first_runs = sorted(quiet["run"].unique())[:RUNS_READ]
+    measured = measured_levels(quiet[quiet["run"].isin(first_runs)], requests)
     reported = (
         run.server.get("facts", {}).get("kv_cache_tokens")
         for run in runs

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.store.run_file import OneRequest, Run
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _COLUMNS = [
     *(*CELL_COLUMNS, "source", "runs", "requests"),
@@ -24,21 +25,28 @@ def one_request_times(runs: Sequence[Run]) -> pd.DataFrame:
     The times to the first token, ms, are over all requests of all runs, tokens are medians; both are missing where no
     request came from the source, and `reason` says why.
     """
+    # `kveval show` answers without it.
+    import pandas as pd  # noqa: PLC0415
+
     by_cell: dict[Cell, list[OneRequest]] = {}
     for run in runs:
         if run.one_request is not None:
             by_cell.setdefault(run.cell, []).append(run.one_request)
-    rows = [row for cell, timed in by_cell.items() for row in _rows(cell, timed)]
+    rows = [
+        {**cell.row, **of_source}
+        for cell, timed in by_cell.items()
+        for of_source in times_by_source(timed)
+    ]
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _rows(cell: Cell, timed: Sequence[OneRequest]) -> Iterator[dict[str, Any]]:
+def times_by_source(timed: Sequence[OneRequest]) -> Iterator[dict[str, Any]]:
+    """Yield the columns of `one_request_times` for each source of a cell, of whose runs at least one was timed."""
     for source in timed[0].by_source:
         of_source = [times.by_source[source] for times in timed]
         requests = [request for times in of_source for request in times.requests]
         reasons = dict.fromkeys(times.reason for times in of_source if times.reason)
         yield {
-            **cell.row,
             "source": source,
             "runs": len(timed),
             "requests": len(requests),

@@ -7,8 +7,10 @@ run it (kveval.stacks).
 from dataclasses import dataclass
 from typing import Literal
 
-Part = Literal["native", "lmcache", "files", "index"]
-"""The server's own tier in host memory, LMCache, files as the last tier, an index of KV blocks for routing."""
+Part = Literal["native", "lmcache", "files", "index", "verbatim"]
+"""The server's own tier in host memory, LMCache, files as the last tier, an index of KV blocks for routing, a connector
+that the scenario gives as it is.
+"""
 Section = Literal["baseline", "offload", "indexing"]
 
 
@@ -61,6 +63,8 @@ ARM_KINDS: dict[str, ArmKind] = {
     "hybrid": ArmKind(
         frozenset({"native", "lmcache"}), "offload", True, "optional", ("hybrid",)
     ),
+    # Every arm of this kind is somebody's own.
+    "verbatim": ArmKind(frozenset({"verbatim"}), "offload", None, "none", ()),
 }
 
 

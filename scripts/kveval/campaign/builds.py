@@ -6,6 +6,7 @@ What identifies a build, and so is hashed into the ids of its measurements:
 - checkout: the files of its packages (vllm/, lmcache/), each name with git's hash of its content; compiled files are left
   out, and what git ignores. A commit and a working tree with the same files are the same build, in any folder.
 - wheel: the SHA-256 of the file.
+- packages: each package's name and version, or the SHA-256 of its wheel.
 - environment: version and record of every distribution in it, the packages' files, and Python's version.
 
 The hash of this is the `key` of an ArmBuild; a specification has it as `source`, for instance checkout-0123456789abcdef.
@@ -16,16 +17,18 @@ import hashlib
 import json
 import os
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import (
     InvalidWheelFilename,
     canonicalize_name,
     parse_wheel_filename,
 )
+from packaging.version import InvalidVersion, Version
 
 from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import BuildSource
@@ -35,7 +38,7 @@ from kveval.host.hashing import content_hash
 
 BESIDE = "lmcache"
 """The program that a build may contain besides the server itself."""
-Kind = Literal["release", "wheel", "checkout", "environment"]
+Kind = Literal["release", "wheel", "checkout", "environment", "packages"]
 Files = Mapping[str, str]
 """Path below a source tree -> git's hash of the file's content."""
 _ANSWER_S = 120.0
@@ -80,6 +83,7 @@ class ArmBuild:
         commit: of a checkout under git; `dirty`: whether its packages differ from that commit.
         files: of a checkout.
         packages: Python packages that a checkout has.
+        requirements: what pip installs beside the installed server, of a build of packages.
     """
 
     kind: Kind
@@ -92,6 +96,7 @@ class ArmBuild:
     pinned: bool = False
     files: Files = field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    requirements: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -125,6 +130,8 @@ def find_build(source: BuildSource, server: ServerConfig) -> ArmBuild:
         return _wheel(source.wheel, server)
     if source.environment is not None:
         return _environment(source.environment, server)
+    if source.packages is not None:
+        return _packages(source.packages, {server.build, *programs})
     program, version = (
         (BESIDE, source.lmcache)
         if source.lmcache is not None
@@ -319,6 +326,62 @@ def _committed(place: Path, commit: str, programs: Sequence[str]) -> dict[str, s
 
 
 def _wheel(given: str, server: ServerConfig) -> ArmBuild:
+    place, name, version = _wheel_file(given)
+    programs = {
+        canonicalize_name(one): server.program for one in (server.build, server.program)
+    } | {BESIDE: BESIDE}
+    if name not in programs:
+        message = f"wheel {given} is of {name}; valid is one of {', '.join(programs)}"
+        raise BuildError(message, code="other_program")
+    key = sha256_file(place)
+    return ArmBuild(
+        "wheel", key[:16], f"wheel {place.name}", {programs[name]: version}, place
+    )
+
+
+def _packages(given: Sequence[str], servers: Set[str]) -> ArmBuild:
+    """Return the installed server with packages added; `servers`: names that are builds of their own."""
+    contents: dict[str, str] = {}
+    requirements = []
+    for text in given:
+        is_wheel = text.endswith(".whl")
+        name, content, requirement = _added_wheel(text) if is_wheel else _pinned(text)
+        if name in servers:
+            message = f"packages has {text}, a build of the server itself, which has keys of its own beside packages"
+            raise BuildError(message, code="server_among_packages")
+        if name in contents:
+            raise BuildError(f"packages names {name} twice", code="package_twice")
+        contents[name] = content
+        requirements.append(requirement)
+    title = f"the installed server with {', '.join(Path(text).name for text in given)}"
+    key = content_hash(contents)
+    return ArmBuild("packages", key, title, requirements=tuple(requirements))
+
+
+def _added_wheel(given: str) -> tuple[str, str, str]:
+    """Return a wheel's name, what tells its content apart, and its path for pip. Raises BuildError."""
+    place, name, _ = _wheel_file(given)
+    return name, sha256_file(place), str(place)
+
+
+def _pinned(text: str) -> tuple[str, str, str]:
+    """Return a requirement's name, its version, and the requirement for pip. Raises BuildError."""
+    valid = "valid is NAME==VERSION, one release from the package index, or the file of a wheel (pip wheel makes one)"
+    try:
+        requirement = Requirement(text)
+        clauses = [*requirement.specifier]
+        pinned = len(clauses) == 1 and clauses[0].operator == "=="
+        version = str(Version(clauses[0].version)) if pinned else ""
+    except (InvalidRequirement, InvalidVersion):
+        version = ""
+    if not version or requirement.extras or requirement.marker:
+        raise BuildError(f"packages has {text!r}; {valid}", code="not_pinned")
+    name = canonicalize_name(requirement.name)
+    return name, version, f"{name}=={version}"
+
+
+def _wheel_file(given: str) -> tuple[Path, str, str]:
+    """Return a wheel's path, the name of its package, and its version. Raises BuildError."""
     place = Path(given).expanduser().absolute()
     if not place.is_file():
         raise BuildError(f"wheel {given}: there is no such file", code="no_wheel_there")
@@ -328,16 +391,7 @@ def _wheel(given: str, server: ServerConfig) -> ArmBuild:
         raise BuildError(
             f"{given} is not named like a wheel: NAME-VERSION-...-.whl", code="no_wheel"
         ) from None
-    programs = {
-        canonicalize_name(one): server.program for one in (server.build, server.program)
-    } | {BESIDE: BESIDE}
-    if name not in programs:
-        message = f"wheel {given} is of {name}; valid is one of {', '.join(programs)}"
-        raise BuildError(message, code="other_program")
-    key = sha256_file(place)
-    return ArmBuild(
-        "wheel", key[:16], f"wheel {place.name}", {programs[name]: str(version)}, place
-    )
+    return place, name, str(version)
 
 
 def _environment(given: str, server: ServerConfig) -> ArmBuild:

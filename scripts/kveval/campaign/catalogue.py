@@ -21,6 +21,14 @@ from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
 from kveval.campaign.geometry import Geometry
 from kveval.campaign.release import Release, Routing
 from kveval.campaign.types import Environment, Name, VersionText, version_text
+from kveval.campaign.verbatim import (
+    FILES_FOLDER,
+    SIZES,
+    KVTransferConfig,
+    placeholders,
+    text_with_sizes,
+    with_sizes,
+)
 from kveval.host.values import (
     Mistake,
     Number,
@@ -171,6 +179,8 @@ class BuildSource(Strict):
     environment: Text | None = Field(
         None, description="folder of a virtual environment that has the server"
     )
+    packages: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    """packages added to the installed server, each NAME==VERSION or the file of a wheel"""
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -225,6 +235,8 @@ class Scenario(Strict):
     """more arguments and environment of the programs beside the server (lmcache, redis, valkey), e.g. LMCache's policy"""
     connector_config: dict[Name, StrictBool | StrictInt | float | str] = Field({})
     """more keys of kv_connector_extra_config, such as eviction_policy"""
+    kv_transfer_config: KVTransferConfig | None = None
+    """verbatim arms: what --kv-transfer-config is given, with placeholders for the tier's size (docs/arms.md)"""
     native_share: Annotated[Share, Field(lt=1)] | None = None
     """hybrid arms: share of the budget for vLLM's tier, the rest is LMCache's; 0.5 when left out"""
     gpu_memory_utilization: dict[Name, Share] = Field(
@@ -251,6 +263,13 @@ class Scenario(Strict):
         """The properties that all arms of its kind share."""
         return ARM_KINDS[self.arm]
 
+    @property
+    def keeps_files(self) -> bool:
+        """Whether its last tier is files, in a folder of the run."""
+        return "files" in self.kind.parts or FILES_FOLDER in placeholders(
+            self.kv_transfer_config
+        )
+
     def same_arm(self, other: "Scenario") -> bool:
         """Whether both are the same arm, regardless of build and settings: equal cpu_blocks then mean equal tiers."""
         return (self.arm, self.store, self.cpu_tier) == (
@@ -258,6 +277,19 @@ class Scenario(Strict):
             other.store,
             other.cpu_tier,
         )
+
+    def with_sizes(self, numbers: Mapping[str, int | float]) -> Self:
+        """Return it with the tier's size in place of its placeholders; only verbatim arms have any."""
+        if self.kv_transfer_config is None:
+            return self
+        changes = {
+            "kv_transfer_config": with_sizes(self.kv_transfer_config, numbers),
+            "args": tuple(text_with_sizes(text, numbers) for text in self.args),
+            "env": {
+                name: text_with_sizes(text, numbers) for name, text in self.env.items()
+            },
+        }
+        return self.model_copy(update=changes)
 
     @model_validator(mode="before")
     @classmethod
@@ -303,6 +335,26 @@ class Scenario(Strict):
         if kind.parts and not self.exercised:
             message = "exercised is empty: name a counter that must rise, or nothing proves that the arm was active"
             raise Mistake(message, "exercised_empty")
+        return self
+
+    @model_validator(mode="after")
+    def _verbatim(self) -> Self:
+        config = self.kv_transfer_config
+        if (self.arm == "verbatim") != (config is not None):
+            message = f"arm {self.arm} and kv_transfer_config do not belong together: it is for arm verbatim, which needs it"
+            raise Mistake(message, "transfer_config_alone")
+        if config is None:
+            return self
+        if self.connector_config:
+            message = "connector_config adds to what is computed; of arm verbatim write the keys into kv_transfer_config"
+            raise Mistake(message, "config_beside_verbatim")
+        sized = placeholders([config, self.args, self.env]) & {*SIZES}
+        if self.cpu_tier and not sized:
+            message = "cpu_tier is true, and nothing takes its size: write {cpu_bytes}, or another placeholder of it"
+            raise Mistake(message, "unsized")
+        if sized and not self.cpu_tier and not self.keeps_files:
+            message = f"cpu_tier is false, and {{{min(sized)}}} would be 0: set cpu_tier: true"
+            raise Mistake(message, "size_of_no_tier")
         return self
 
 

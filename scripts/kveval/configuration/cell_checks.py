@@ -274,7 +274,7 @@ def existing_problems(
         message = f"{name} has {named} beside its server, which an address alone does not lead to"
         right = "an arm without, such as native-offload, or engine local or kubernetes"
         yield wrong("scenarios", message, right, "existing_sidecars")
-    if "files" in scenario.kind.parts:
+    if scenario.keeps_files:
         message = f"{name} has a tier of files, which an address alone does not lead to"
         yield wrong(
             "scenarios", message, "another arm, or engine local", "existing_files"

@@ -20,6 +20,7 @@ from kveval.campaign.random_model import miniature_geometry
 from kveval.campaign.release import Release
 from kveval.campaign.sizing import CacheSizes
 from kveval.campaign.specification import ServedModel, Specification
+from kveval.campaign.verbatim import size_numbers
 from kveval.configuration.cell_checks import (
     existing_problems,
     flags,
@@ -103,6 +104,7 @@ def resolve_cell(
         *workload_problems(cell, served.max_model_len, workload, campaign.workload),
     )
     sizes = _sizes(cell, scenario, server, served)
+    scenario = scenario.with_sizes(size_numbers(sizes, served.tensor_parallel_size))
     platform = _platform(served, campaign, release)
     if release is not None:
         _refuse(
@@ -183,7 +185,7 @@ def resolve_cell(
         env={**env, **server.env, **scenario.env},
         sidecars=sidecars,
         budget=sizes,
-        fs_dir=server.fs_dir if "files" in scenario.kind.parts else UNSET,
+        fs_dir=server.fs_dir if scenario.keeps_files else UNSET,
         address=UNSET if existing is None else content_hash(existing.url, 12),
         workload=workload.definition,
         reset_caches=campaign.reset_caches,
@@ -218,7 +220,7 @@ def _sizes(
     cell: Cell, scenario: Scenario, server: ServerConfig, served: ServedModel
 ) -> CacheSizes:
     """Return the budget, the staging buffer and the device's own cache."""
-    staged = "files" in scenario.kind.parts and not scenario.cpu_tier
+    staged = scenario.keeps_files and not scenario.cpu_tier
     staging_bytes = sizing.staging_bytes(
         served.kv_bytes_per_token, served.max_model_len, server.block_size
     )

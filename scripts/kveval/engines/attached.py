@@ -97,7 +97,8 @@ class AttachedDeployer(Deployer[AttachedServer]):
         program = server_of(specification.versions)
         name = specification.model.served_name
         key = os.environ.get(existing.key, "") if existing.key else ""
-        endpoint = Endpoint(program, name, fetch_from(existing.url, key), _NO_LOG)
+        fetch, required = fetch_from(existing.url, key), job.required_names
+        endpoint = Endpoint(program, name, fetch, _NO_LOG, required=required)
         self._specification = specification
         self._existing = existing
         self._log = log
@@ -221,9 +222,18 @@ class AttachedEngine(HostEngine):
         Arms behind one name are measured on one machine, as far as an address tells.
         """
         host = urlsplit(self._existing.url).hostname or ""
-        if host in _LOOPBACK:
+        if self._is_here:
             return self._host
         return {"fingerprint": f"attached-{content_hash(host, 12)}"}
+
+    @property
+    def _is_here(self) -> bool:
+        return urlsplit(self._existing.url).hostname in _LOOPBACK
+
+    def wait_until_quiet(self, say: Log) -> None:
+        """Wait for this host's processors if the server is on this host."""
+        if self._is_here:
+            super().wait_until_quiet(say)
 
     def require_possible(self, store: Store) -> None:
         """Raise a Failure if the server's key is not set, or if this host cannot send and record its load."""

@@ -47,6 +47,11 @@ class Job:
     """By name; a run that fails because of one of them is measured again."""
 
     @property
+    def required_names(self) -> list[str]:
+        """The names of the counters that its arm requires."""
+        return [str(entry["counter"]) for entry in self.required]
+
+    @property
     def label(self) -> str:
         """The run's name in messages."""
         return f"{self.specification.cell.path} run {self.run}"

@@ -265,6 +265,9 @@ class Engine(Protocol):
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if this engine cannot measure the run here or lacks room for it."""
 
+    def wait_until_quiet(self, say: Log) -> None:
+        """Wait, as long as this machine's user allows, until others leave its processors to a run that serves here."""
+
     def session(self, scratch: Path, say: Log) -> AbstractContextManager[RunSession]:
         """Begin the run; on leaving, remove everything that it started."""
 

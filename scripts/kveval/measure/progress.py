@@ -83,15 +83,20 @@ class Progress:
         return self.redact(" ".join(text.split()))
 
     def level(self, title: str, elapsed_s: float, seconds: float) -> None:
-        """Report a level in progress, at most every ten seconds."""
+        """Report a level whose load has been sent for `elapsed_s`, at most every ten seconds."""
+        expected = seconds + _UNSEEN_LEVEL_S
+        self._repeat(title, f"{elapsed_s:.0f} s of about {expected:.0f} s")
+
+    def priming(self, title: str, elapsed_s: float) -> None:
+        """Report a level whose caches have been primed for `elapsed_s`; how long that takes is the server's affair."""
+        self._repeat(title, f"priming the caches, {elapsed_s:.0f} s so far")
+
+    def _repeat(self, title: str, text: str) -> None:
         now = time.monotonic()
         if now - self._repeated < _REPEAT_S:
             return
         self._repeated = now
-        expected = seconds + _UNSEEN_LEVEL_S
-        self.say(
-            f"{title} · {elapsed_s:.0f} s of about {expected:.0f} s · {self.left()}"
-        )
+        self.say(f"{title} · {text} · {self.left()}")
 
     def left(self) -> str:
         """Say how long this run and all that was requested still take, judged by the runs already finished."""

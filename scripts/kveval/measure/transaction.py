@@ -103,8 +103,6 @@ def _attempt(
     repeats: list[Repeat],
 ) -> Path | None:
     """Measure; return the place in the store, None if a known defect ended the attempt, which is then in `repeats`."""
-    # Waiting for the host, and attempts before this one, do not count as time of the run.
-    progress.begin = time.monotonic()
     engine.remove_leftovers(progress.say)
     for directory in store.partial():
         shutil.rmtree(directory, ignore_errors=True)
@@ -114,6 +112,9 @@ def _attempt(
     redactor = Redactor.of(job.secrets)
     require_no_secret(job.specification, redactor)
     engine.require_possible(store)
+    engine.wait_until_quiet(progress.say)
+    # Waiting for the host, and attempts before this one, do not count as time of the run.
+    progress.begin = time.monotonic()
     scratch = store.scratch(key).absolute()
     progress.note(state="measuring", files=str(scratch))
     try:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.levels.checks_run import DISTURBED_PERCENT
+from kveval.analysis.disturbed_blocks import DisturbedBlocks
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
+from kveval.host.findings import pluralize
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import (
     Measured,
@@ -21,7 +22,6 @@ from kveval.report.data.campaign import (
 )
 from kveval.report.data.comparisons import baseline_comparisons
 from kveval.report.tables.not_assessed import TO_BE_ACTIVE, next_step_for
-from kveval.store.run_file import Run
 
 _MOST = 4
 _few = partial(abbreviate, most=2)
@@ -35,8 +35,8 @@ def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, 
     rows = baseline_comparisons(plan, measured.comparison, metric)
     name = _namer(plan)
     more = [*_undecided(plan, rows, name)] or [*_more_runs(rows)]
-    missing = [*_missing(plan, measured, name), *_disturbed(measured)]
-    steps = [*missing, *_without_verdict(rows, name), *more]
+    causes = [*_disturbed(plan, measured), *_missing(plan, measured, name)]
+    steps = [*causes, *_without_verdict(rows, name), *more]
     return tuple([*steps, *_edge(measured, name), *_miniature(measured)][:_MOST])
 
 
@@ -59,21 +59,21 @@ def _missing(
         yield f"Measure the {runs} missing runs: `report` measures only those."
 
 
-def _disturbed(measured: Measured) -> Iterator[str]:
-    """Yield how much other programs took of the host's processors, if that was enough to slow its servers down."""
-    shares = map(_others_percent, measured.runs)
-    disturbed = [share for share in shares if share > DISTURBED_PERCENT]
-    if disturbed:
-        took = (
-            f"other programs took up to {max(disturbed):.0f} % of this one's processors"
-        )
-        count = f"{len(disturbed)} of {len(measured.runs)} runs"
-        yield f"Measure on a machine that does nothing else: {took} in {count}."
-
-
-def _others_percent(run: Run) -> float:
-    """Return the most that other programs took during a level, percent; 0 if it is not known."""
-    return max((level.others_cpu_percent or 0.0 for level in run.levels), default=0.0)
+def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+    """Yield what other programs took of the host's processors, if fewer blocks were quiet than a verdict rests on."""
+    disturbed = DisturbedBlocks.from_runs(measured.runs, plan.runs)
+    # With bridges, runs beyond the planned ones are those of a later time: no run can be added before them.
+    bridged = any(plan.runs_of(cell) > plan.runs for cell in plan.cells)
+    if bridged or not disturbed.needed:
+        return
+    most = max(run.others_percent for run in disturbed.runs)
+    count = f"{len(disturbed.runs)} of {len(measured.runs)} runs"
+    took = f"other programs took up to {most:.0f} % of this machine's processors in {count}"
+    blocks = pluralize(disturbed.needed, "further block")
+    yield (
+        f"Wait until the machine is quiet, then `kveval repeat --disturbed`, with the campaign's file: {took};"
+        f" it plans {blocks}, one run of every cell each."
+    )
 
 
 def _without_verdict(

@@ -144,6 +144,10 @@ class ModelServer(RunningServer):
         """Tell whether the server's own tier in host memory or files is behind its device."""
         return False
 
+    def modules(self, argv: Sequence[str]) -> Sequence[str]:
+        """Return the names of the Python modules that its arguments have it load."""
+        return ()
+
     def serves_from_device(self, argv: Sequence[str]) -> bool:
         """Tell whether what the device holds of finished requests serves later ones."""
         return True

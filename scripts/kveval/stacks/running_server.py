@@ -99,6 +99,10 @@ class RunningServer(ABC):
         """Return the name on the wire of a metric in a release; None where it has none."""
         return name_for(self.metrics.get(metric, {}), version)
 
+    def counts(self, name: str) -> bool:
+        """Tell whether a metric, given by its name on the wire, is one of its own of any release."""
+        return any(name in names.values() for names in self.metrics.values())
+
     def served_tokens_counter(self, version: str, *, tier: bool) -> str | None:
         """Return the counter of the prompt tokens that the tier served, or the device's own cache; None without one."""
         term = "external_prefix_cache_hits" if tier else "prefix_cache_hits"

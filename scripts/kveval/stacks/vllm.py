@@ -20,6 +20,7 @@ from kveval.campaign.campaign_file import ServerConfig
 from kveval.campaign.catalogue import Gpu
 from kveval.campaign.device_estimate import DeviceEstimate
 from kveval.campaign.specification import ServedModel, Specification
+from kveval.campaign.verbatim import modules_of
 from kveval.host.http import HttpError
 from kveval.host.logs import LogForm
 from kveval.stacks import vllm_arms, vllm_wire
@@ -66,6 +67,7 @@ class Vllm(ModelServer):
         "files": vllm_arms.files,
         "hybrid": vllm_arms.hybrid,
         "llm-d-index": vllm_arms.llm_d_index,
+        "verbatim": vllm_arms.verbatim,
     }
     arm_flags = frozenset(
         {
@@ -261,6 +263,14 @@ class Vllm(ModelServer):
         return "--kv-offloading-size" in argv or any(
             '"OffloadingConnector"' in argument for argument in argv
         )
+
+    def modules(self, argv: Sequence[str]) -> list[str]:
+        """Return the modules that --kv-transfer-config names by its keys on module_path."""
+        given = given_flags(argv).get("--kv-transfer-config", "")
+        try:
+            return modules_of(json.loads(given))
+        except ValueError:
+            return []
 
     def serves_from_device(self, argv: Sequence[str]) -> bool:
         """Tell whether the prefix cache is on, as it is by default."""

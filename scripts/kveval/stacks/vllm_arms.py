@@ -240,6 +240,15 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
     )
 
 
+def verbatim(scenario: Scenario, platform: Platform, sizes: CacheSizes) -> ArmArguments:
+    """A connector as the scenario gives it; whether the release and the device can run it, its author knows."""
+    if scenario.keeps_files and platform.on_cluster:
+        message = "a folder {fs_dir} for an arm of your own is there with engine local alone; name a path of the image"
+        raise ArmError(message, code="verbatim_files_on_cluster")
+    config = scenario.kv_transfer_config or {}
+    return ArmArguments(("--kv-transfer-config", canonical_json(config)))
+
+
 def _connected(
     scenario: Scenario,
     connector: str,

@@ -286,6 +286,12 @@ class Run(msgspec.Struct, frozen=True):
         return None if size_bytes is None else int(size_bytes)
 
     @property
+    def others_percent(self) -> float:
+        """The most that other programs took of the host's processors during a level, %; 0 where it is not known."""
+        shares = (level.others_cpu_percent for level in self.levels)
+        return max((share for share in shares if share is not None), default=0.0)
+
+    @property
     def workload(self) -> dict[str, Any]:
         """The workload as it was asked for."""
         workload: dict[str, Any] = self.specification.get("workload", {})

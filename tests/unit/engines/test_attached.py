@@ -113,6 +113,22 @@ def test_a_server_started_by_hand_is_measured_and_left_running(
     assert url not in text
 
 
+@pytest.mark.parametrize(
+    ("host", "waits"), [("127.0.0.1", True), ("localhost", True), ("gpu1", False)]
+)
+def test_this_machine_is_waited_for_where_the_server_is_on_it(
+    job: Job, host: str, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(
+        "kveval.engines.local.engine.wait_until_quiet",
+        lambda say, limit_s: waited.append(limit_s),
+    )
+    monkeypatch.setenv("KVEVAL_QUIET_WAIT_S", "7")
+    engine_at(job, f"http://{host}:8000").wait_until_quiet(print)
+    assert waited == ([7.0] if waits else [])
+
+
 class OpenServer(http.server.BaseHTTPRequestHandler):
     """A server of the declared version whose caches nobody can empty."""
 

@@ -1,7 +1,16 @@
+from pathlib import Path
+
 import pytest
 
 from kveval.engines.counters import changes
-from kveval.stacks.counters import CounterError, parse_counters
+from kveval.engines.servers.endpoint import Endpoint
+from kveval.stacks.counters import (
+    CounterError,
+    metric_types,
+    parse_counters,
+    unreadable,
+)
+from kveval.stacks.vllm import VLLM
 
 TEXT = """\
 # HELP vllm:prompt_tokens_total Number of prefill tokens processed.
@@ -40,3 +49,55 @@ def test_a_counter_that_appears_meanwhile_started_at_zero():
         "a": {"before": 2.0, "after": 5.0, "delta": 3.0},
         "b": {"before": 0.0, "after": 4.0, "delta": 4.0},
     }
+
+
+OWN = """\
+# TYPE mytier:hits_total counter
+mytier:hits_total{model_name="m",level="ram"} 4.0
+mytier:hits_total{model_name="m",level="disk"} 3.0
+# TYPE mytier:hits_created gauge
+mytier:hits_created{model_name="m",level="disk"} 1.7e9
+# TYPE mytier:misses_total counter
+mytier:misses_total 9.0
+# TYPE mytier:loads_total counter
+# TYPE mytier:used_blocks gauge
+mytier:used_blocks 9.0
+"""
+
+
+def test_a_counter_that_proves_an_arm_active_is_read_under_any_name():
+    names = ['mytier:hits_total{level="disk"}', "mytier:loads_total", "mytier:none"]
+    assert parse_counters(TEXT + OWN, "vllm:", names) == {
+        **parse_counters(TEXT, "vllm:"),
+        "mytier:hits_total": 7.0,
+        'mytier:hits_total{level="ram"}': 4.0,
+        'mytier:hits_total{level="disk"}': 3.0,
+    }
+
+
+def test_counters_that_a_page_does_not_have_are_told_with_those_that_are_like_them():
+    types = metric_types(OWN)
+    there = ['mytier:hits_total{level="new"}', "mytier:loads_total"]
+    assert unreadable(there, types) == {}
+    reasons = unreadable(["mytier:hits", "mytier:used_blocks", "no"], types)
+    assert "mytier:hits_total" in reasons["mytier:hits"]
+    assert "is a gauge" in reasons["mytier:used_blocks"]
+    assert reasons["no"] == "there is no metric no"
+
+
+def test_only_counters_that_are_not_the_servers_own_have_to_be_there_at_its_start():
+    def endpoint(*required):
+        def fetch(path, method, body, timeout_s):
+            return OWN.encode()
+
+        return Endpoint(VLLM, "m", fetch, Path("a.log"), required=required)
+
+    endpoint("vllm:kv_offload_load_bytes_total").require_counters()
+    known = endpoint("mytier:misses_total")
+    known.require_counters()
+    assert known.counters() == {"mytier:misses_total": 9.0}
+    with pytest.raises(CounterError) as error:
+        endpoint("mytier:mises_total", "mytier:hits_total").require_counters()
+    assert error.value.code == "no_such_counter"
+    assert "mytier:misses_total" in str(error.value)
+    assert "hits" not in str(error.value).split(";")[0]

@@ -1,5 +1,6 @@
 """Levels that fail while the server lives: repeated, longer where the server was too slow for them."""
 
+import dataclasses
 import json
 import re
 import time
@@ -17,7 +18,7 @@ from kveval.engines.protocol import LoadResult
 from kveval.host.redaction import Redactor
 from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
-from kveval.measure import level_run
+from kveval.measure import level_run, progress
 from kveval.measure.level_run import Levels
 from kveval.measure.progress import Progress
 
@@ -93,14 +94,26 @@ class SlowSession:
         return LoadResult(argv, 0.0, time.monotonic(), time.monotonic(), None)
 
 
+class PrimingSession(SlowSession):
+    """Primes the caches for 170 s before it sends the load."""
+
+    def generate(
+        self, level: Level, report: Path, watch: Any, sending: Any
+    ) -> LoadResult:
+        watch(170.0)
+        sending()
+        watch(172.0)
+        return super().generate(level, report, watch, sending)
+
+
 def levels(folder: Path, session: SlowSession) -> Levels:
     (folder / "raw").mkdir()
-    job, progress = (
+    job, lines = (
         Job(SPECIFICATION, "", 1, folder, folder),
         Progress("run", 60.0, folder / "log"),
     )
     return Levels(
-        job, folder, progress, Redactor.of([]), session, session, lambda failure: None
+        job, folder, lines, Redactor.of([]), session, session, lambda failure: None
     )  # type: ignore[arg-type]
 
 
@@ -136,3 +149,25 @@ def test_a_level_whose_requests_fail_is_tried_twice_and_not_longer(
         levels(tmp_path, session)._level(Level(4, 0, 1), "level 1 of 1")
     assert (error.value.code, error.value.facts["errored"]) == ("nothing_completed", 3)
     assert session.lasted_s == [SECONDS, SECONDS]
+
+
+@pytest.mark.parametrize("prime", [True, False])
+def test_a_level_counts_from_the_load_and_not_from_the_priming(
+    prime: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "_REPEAT_S", 0.0)
+    specification = SPECIFICATION.with_workload(prime=prime)
+    measuring = levels(tmp_path, PrimingSession(answer_s=SECONDS / 3))
+    measuring.job = dataclasses.replace(measuring.job, specification=specification)
+    measuring._level(Level(4, 0, 1), "level 1 of 1")
+    about = f"of about {SECONDS + 12:.0f} s"
+    lines = [
+        line for line in (tmp_path / "log").read_text().splitlines() if "left" in line
+    ]
+    expected = (
+        ["priming the caches, 170 s so far", f"0 s {about}"]
+        if prime
+        else [f"170 s {about}", f"172 s {about}"]
+    )
+    assert len(lines) == 2
+    assert all(text in line for text, line in zip(expected, lines, strict=True)), lines

@@ -44,7 +44,15 @@ def test_a_level_is_reported_at_most_every_ten_seconds(tmp_path, capsys):
     progress = Progress("run", 120.0, tmp_path / "log")
     progress.level("8 streams (level 3 of 3)", 1.0, 20.0)
     progress.level("8 streams (level 3 of 3)", 1.5, 20.0)
+    progress.priming("8 streams (level 3 of 3)", 2.0)
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_caches_are_primed_for_as_long_as_the_server_takes(tmp_path, capsys):
+    progress = Progress("run", 120.0, tmp_path / "log")
+    progress.priming("8 streams (level 3 of 3)", 72.0)
+    line = capsys.readouterr().err
+    assert "· 8 streams (level 3 of 3) · priming the caches, 72 s so far · this" in line
 
 
 def test_the_estimate_comes_from_finished_runs_where_there_are_any(tmp_path):

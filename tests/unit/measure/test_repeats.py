@@ -43,6 +43,9 @@ class StandInEngine:
     def require_possible(self, store: Store) -> None:
         pass
 
+    def wait_until_quiet(self, say: Log) -> None:
+        pass
+
 
 def crash(scratch: Path) -> Failure:
     log = scratch / "raw" / "server.log"

@@ -248,12 +248,20 @@ def test_other_programs_beside_the_runs_are_named_before_all_that_is_undecided()
         ]
         return dataclasses.replace(facts, runs=runs)
 
-    steps = said(beside(52.3)).next_steps
-    (step,) = (step for step in steps if "does nothing else" in step)
+    step = said(beside(52.3)).next_steps[0]
     count = len(facts.runs)
-    assert "took up to 52 % of this one's processors" in step
-    assert f"in {count} of {count} runs" in step
-    assert not any("does nothing else" in one for one in said(beside(4)).next_steps)
+    assert step == (
+        "Wait until the machine is quiet, then `kveval repeat --disturbed`, with the campaign's file: other programs"
+        f" took up to 52 % of this machine's processors in {count} of {count} runs; it plans 3 further blocks, one run"
+        " of every cell each."
+    )
+    assert not any("kveval repeat" in one for one in said(beside(4)).next_steps)
+    # Further blocks of a campaign with bridges would be taken for those of another time.
+    plan = small.plan()
+    bridged = dataclasses.replace(plan, cell_runs=[6, *[3] * (len(plan.cells) - 1)])
+    assert not any(
+        "kveval repeat" in one for one in answer_of(bridged, beside(52.3)).next_steps
+    )
 
 
 def test_an_arm_measured_later_than_its_baseline_is_told_to_measure_that_again() -> (

@@ -563,6 +563,13 @@ def test_what_is_open_comes_with_what_would_settle_it(
         (THROUGHPUT, {"run": [1, 8, 9]}, f"`runs: {MIN_RUNS}`"),
         (THROUGHPUT, {"run": [1, 2, 9]}, f"`runs: {MIN_RUNS}`"),
         (THROUGHPUT, {"model": "other"}, "measure its baseline"),
+        (
+            THROUGHPUT,
+            {"checks_failed": ["", "window", ""]},
+            "one more run of this cell: `runs: 4`",
+        ),
+        (THROUGHPUT, {"checks_failed": ["", "window", "window"]}, "levels that pass"),
+        (THROUGHPUT, {THROUGHPUT: [90.0, 0.0, 91.0]}, "a server that answers"),
     ],
 )
 def test_a_reason_leads_to_what_removes_it(

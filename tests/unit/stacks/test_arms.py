@@ -6,10 +6,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from kveval.campaign import sizing
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.release import CacheEvents
+from kveval.campaign.verbatim import SIZES, size_numbers
 from kveval.stacks.arms import ArmError, Platform, canonical_json
 from kveval.stacks.vllm import VLLM
 
@@ -454,3 +456,120 @@ def test_arguments_json_does_not_depend_on_the_order_of_keys(content):
     backwards = dict(reversed(content.items()))
     assert canonical_json(content) == canonical_json(backwards)
     assert json.loads(canonical_json(content)) == content
+
+
+HOST_WORKER = {
+    "kv_connector": "OffloadingConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {
+        "cpu_bytes_to_use": "{cpu_bytes}",
+        "spec_name": "RowCopyOffloadingSpec",
+        "spec_module_path": "kveval_host_offload",
+    },
+}
+
+
+def verbatim(config, **changed):
+    fields = {"cpu_tier": True, "kv_transfer_config": config, **changed}
+    return scenario("verbatim", **fields)
+
+
+def filled(given, sizes, ranks=1):
+    return given.with_sizes(size_numbers(sizes, ranks))
+
+
+def test_a_connector_given_as_it_is_starts_the_server_that_the_arm_of_its_kind_does():
+    sizes = budget(Shape, 10_000, 32)
+    own = VLLM.arm_arguments(filled(verbatim(HOST_WORKER), sizes), CPU, sizes)
+    assert own == VLLM.arm_arguments(scenario("native"), CPU, sizes)
+    assert VLLM.modules(own.argv) == ["kveval_host_offload"]
+
+
+@given(
+    blocks=st.integers(2, 10**6),
+    block_size=st.sampled_from([16, 32, 64]),
+    ranks=st.sampled_from([1, 2, 4, 8]),
+)
+def test_every_placeholder_is_the_tier_that_every_other_arm_gets(
+    blocks, block_size, ranks
+):
+    sizes = budget(Shape, blocks, block_size, ranks)
+    extra = {name: f"{{{name}}}" for name in SIZES} | {"other": [1, None]}
+    config = {**HOST_WORKER, "kv_connector_extra_config": extra}
+    given = verbatim(config, env={"POOL": "{cpu_gib_per_rank}G"}, args=["--x={other}"])
+    own = filled(given, sizes, ranks)
+    sized = own.kv_transfer_config["kv_connector_extra_config"]
+    assert sized["cpu_bytes"] == sizes.tier_bytes
+    assert sized["cpu_bytes_per_rank"] == sizes.rank_bytes
+    assert sized["cpu_gib"] * sizing.GIB == sizes.tier_bytes
+    assert sized["cpu_gib_per_rank"] == sizes.rank_gib
+    assert (sized["cpu_blocks"], sized["server_blocks"]) == (blocks, sizes.tier_blocks)
+    assert sized["other"] == [1, None]
+    assert own.env == {"POOL": f"{sizes.rank_gib}G"}
+    assert own.args == ("--x={other}",)
+    assert given.kv_transfer_config == config
+
+
+def test_a_tier_of_files_gets_a_folder_on_this_host_alone():
+    tiers = [{"type": "Mine", "module_path": "my_tier.fs", "root_dir": "{fs_dir}"}]
+    extra = {
+        **HOST_WORKER["kv_connector_extra_config"],
+        "secondary_tiers": tiers,
+        "cache_policy_module_path": "my_tier.policy",
+    }
+    own = verbatim({**HOST_WORKER, "kv_connector_extra_config": extra})
+    assert own.keeps_files
+    arm = VLLM.arm_arguments(filled(own, SIZE), GPU, SIZE)
+    assert transfer(arm)["kv_connector_extra_config"]["secondary_tiers"] == tiers
+    assert sorted(VLLM.modules(arm.argv)) == [
+        "kveval_host_offload",
+        "my_tier.fs",
+        "my_tier.policy",
+    ]
+    with pytest.raises(ArmError) as error:
+        VLLM.arm_arguments(own, CLUSTER, SIZE)
+    assert error.value.code == "verbatim_files_on_cluster"
+
+
+@pytest.mark.parametrize(
+    ("config", "changed", "code"),
+    [
+        ({"kv_role": "kv_both"}, {}, "no_connector_named"),
+        ({"kv_connector": "Mine"}, {}, "transfer_role"),
+        ({"kv_connector": "Mine", "kv_role": "both"}, {}, "transfer_role"),
+        ({**HOST_WORKER, "cpu_bytes_to_use": 1}, {}, "transfer_key"),
+        ({**HOST_WORKER, "kv_connector_extra_config": "x"}, {}, "transfer_extra"),
+        ({**HOST_WORKER, "kv_port": float("nan")}, {}, "no_json"),
+        ({**HOST_WORKER, "kv_connector_extra_config": {1: "{cpu_gib}"}}, {}, "no_json"),
+        (
+            {**HOST_WORKER, "kv_connector_extra_config": {"size": "{cpu_gb}"}},
+            {},
+            "unknown_placeholder",
+        ),
+        ({**HOST_WORKER, "kv_connector_extra_config": {}}, {}, "unsized"),
+        (HOST_WORKER, {"cpu_tier": False}, "size_of_no_tier"),
+        (HOST_WORKER, {"connector_config": {"a": 1}}, "config_beside_verbatim"),
+        (HOST_WORKER, {"arm": "native"}, "transfer_config_alone"),
+        (None, {}, "transfer_config_alone"),
+        (HOST_WORKER, {"exercised": ()}, "exercised_empty"),
+    ],
+)
+def test_what_is_no_connector_is_refused_by_name(config, changed, code):
+    with pytest.raises(ValidationError) as error:
+        Scenario.model_validate(
+            {
+                "title": "an arm",
+                "arm": "verbatim",
+                "cpu_tier": True,
+                "kv_transfer_config": config,
+                "exercised": MOVED,
+                **changed,
+            }
+        )
+    (mistake,) = error.value.errors()
+    assert mistake["ctx"]["error"].code == code
+
+
+@pytest.mark.parametrize("argv", [(), ("--kv-transfer-config", '{"a": {port}}')])
+def test_arguments_without_a_connector_or_with_open_ports_name_no_module(argv):
+    assert VLLM.modules(argv) == []

@@ -29,8 +29,34 @@ def test_before_any_measurement_it_says_what_it_would_take(config, tmp_path):
     curves = [*level_curves(config, store)]
     bought = StoredBenefits(config, store).at(curves[0])
     assert bought is None
-    [line] = benefit_lines(config, curves[0], bought)
+    [line] = benefit_lines(config, curves[0], bought, store)
     assert line.endswith("snakemake --cores 4 results/Qwen3-0.6B/no-offload/0/peak.csv")
+
+
+def test_stored_runs_that_were_disturbed_are_repeated_and_quiet_ones_read_first(
+    config, tmp_path
+):
+    base = config.specification(config.cells[0]).to_json()
+    payload = files.report(np.random.default_rng(1), 0, 2, 40.0)
+
+    def stored(run: int, share: float) -> StoreIndex:
+        level = {"level": 2, "status": "ok", "report": "raw/guidellm-0002.json.zst"}
+        levels = [level | {"others_cpu_percent": share}]
+        measured(Store(tmp_path), base, run, payload=payload, levels=levels)
+        return StoreIndex.read(tmp_path)
+
+    for run in (1, 2, 3):
+        store = stored(run, 30.0 + run)
+    curves = [*level_curves(config, store)]
+    bought = StoredBenefits(config, store).at(curves[0])
+    [line] = benefit_lines(config, curves[0], bought, store)
+    assert line == (
+        "  To predict the gain, measure Qwen3-0.6B/no-offload/0 again on a quiet machine, because other programs took"
+        " 31 % of the processors or more in each of its 3 stored runs: `kveval repeat --disturbed`, with the"
+        " campaign's file"
+    )
+    levels = StoredBenefits(config, stored(4, 1.0))._measured(config.cells[0])
+    assert [level.run for level in levels[2]] == [4]
 
 
 def test_from_a_measurement_without_a_tier_it_predicts_each_size(
@@ -61,7 +87,7 @@ def test_from_a_measurement_without_a_tier_it_predicts_each_size(
         > 0
         == bought.cells[config.cells[1]].throughput_percent.value
     )
-    text = "\n".join(benefit_lines(config, curves[0], bought))
+    text = "\n".join(benefit_lines(config, curves[0], bought, store))
     # Measured: twice the tokens of what was measured without.
     assert (
         "measured +100 %" in text and f"({-(-bought.knee[0] // 16):,} blocks)" in text

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import yaml
+from snakemake.exceptions import WorkflowError
 from tests.support.config_files import CONFIG, RAW
 from tests.support.job_status import ELSEWHERE, leave_status
 from tests.support.paths import REPOSITORY
 
 from kveval.configuration.loading import load_config
+from kveval.host.quiet import QUIET_WAIT, describe_now
+from kveval.workflow import console
 from kveval.workflow.console import (
     after_failures,
     after_stop,
@@ -129,6 +132,36 @@ def test_what_the_campaign_cannot_show_is_said_where_something_is_measured(
     assert json.loads(Path("logs/laptop/requested.json").read_text()) == [
         str(runs.pointers[0])
     ]
+
+
+def test_how_busy_the_machine_is_is_said_where_it_measures(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured = RequestedJobs((runs.pointers[0],), (), ())
+    monkeypatch.setenv(QUIET_WAIT, "60")
+
+    def lines(share: float, *, here: bool = True) -> tuple[list[str], str]:
+        monkeypatch.setattr(
+            console,
+            "describe_now",
+            lambda limit_s: describe_now(limit_s, lambda _: share),
+        )
+        warned: list[str] = []
+        before(runs, measured, warned.append, measured_here=here)
+        return warned[1:], capsys.readouterr().err
+
+    (busy,), printed = lines(44.0)
+    assert busy.startswith("Other programs take 44 % of this machine's processors now")
+    assert printed == ""
+    warned, printed = lines(1.0)
+    assert warned == []
+    assert printed.endswith(
+        "take 1 % of this machine's processors now: quiet enough to measure.\n"
+    )
+    assert lines(44.0, here=False) == ([], "")
+    monkeypatch.setenv(QUIET_WAIT, "soon")
+    with pytest.raises(WorkflowError, match="KVEVAL_QUIET_WAIT_S=soon"):
+        before(runs, measured, [].append)
 
 
 def test_a_report_is_named_and_what_was_asked_for_by_path(runs: Runs) -> None:

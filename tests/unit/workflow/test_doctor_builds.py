@@ -11,7 +11,7 @@ from tests.support.source_trees import failing_python, git, source_tree
 from kveval.configuration.config import Config
 from kveval.engines.local.builds import environment_of
 from kveval.workflow.doctor.doctor import diagnose
-from kveval.workflow.doctor.local import build_findings
+from kveval.workflow.doctor.local import build_findings, module_findings
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +81,48 @@ def test_an_environment_that_cannot_be_asked_is_said_once(
     assert [
         one.code for one in found if "build" in one.check or "environment" in one.check
     ] == [code]
+
+
+def verbatim(tmp_path: Path, module: str, **scenario: Any) -> Config:
+    extra = {"cpu_bytes_to_use": "{cpu_bytes}", "spec_module_path": module}
+    connector = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+    own = {
+        "extends": "native-offload",
+        "arm": "verbatim",
+        "kv_transfer_config": {**connector, "kv_connector_extra_config": extra},
+        **scenario,
+    }
+    entry = {"models": ["Qwen3-0.6B"], "scenarios": ["own"], "cpu_blocks": [500]}
+    files = changed(("config", "scenarios"), {"own": own})
+    matrix = [entry, *files["config"]["matrix"][:1]]
+    return load(tmp_path / "config", changed(("config", "matrix"), matrix, files))
+
+
+@pytest.mark.parametrize(
+    ("module", "level"),
+    [("kveval_host_offload", "ok"), ("vllm.connector", "ok"), ("my_tier", "error")],
+)
+def test_a_module_that_the_servers_environment_lacks_is_an_error(
+    tmp_path: Path, installed: Path, module: str, level: str
+) -> None:
+    (found,) = module_findings(verbatim(tmp_path, module), installed)
+    assert (found.level, found.check) == (level, "modules of own")
+    assert module in found.what
+
+
+def test_modules_of_a_build_that_is_still_to_be_made_are_not_looked_for(
+    tmp_path: Path, installed: Path
+) -> None:
+    config = verbatim(tmp_path, "my_tier", server={"packages": ["my-tier==1.0"]})
+    assert list(module_findings(config, installed)) == []
+    (found,) = build_findings(config, installed)
+    assert found.facts["to_be_made"]
+    specification = config.specification(config.cells[0])
+    assert str(specification.source).startswith("packages-")
+
+
+def test_modules_in_an_environment_without_a_python_are_one_error(
+    tmp_path: Path,
+) -> None:
+    (found,) = module_findings(verbatim(tmp_path, "my_tier"), tmp_path / "none")
+    assert (found.level, found.code) == ("error", "no_environment_there")

@@ -58,6 +58,10 @@ def findings(folder: Path, first: dict[str, Any]) -> dict[str, Finding]:
     other = {"url": "http://127.0.0.1:1", "switch": "exit 1"}
     files = changed(("config", "engine"), "existing")
     files["config"]["existing"] = {"no-offload": first, "native-offload": other}
+    return diagnosis(folder, files)
+
+
+def diagnosis(folder: Path, files: dict[str, Any]) -> dict[str, Finding]:
     found = diagnose(
         load(folder, files),
         "campaign.yaml",
@@ -117,3 +121,23 @@ def test_what_is_wrong_with_a_server_is_one_error(
 def test_an_address_where_nothing_answers_is_an_error(tmp_path: Path) -> None:
     finding = findings(tmp_path, {"url": "http://127.0.0.1:9"})["no-offload"]
     assert (finding.level, finding.code) == ("error", "no_answer")
+
+
+@pytest.mark.parametrize(
+    ("counter", "level"), [("vllm:x_total", "ok"), ("vllm:y_total", "error")]
+)
+def test_a_counter_that_the_page_does_not_have_is_an_error_with_one_like_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, counter: str, level: str
+) -> None:
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    files = changed(("config", "engine"), "existing")
+    other = {"url": "http://127.0.0.1:1", "switch": "exit 1"}
+    exercised = [{"name": counter, "unit": "tokens"}]
+    files["scenarios"]["native-offload"]["exercised"] = exercised
+    with serving(**{"/metrics": ""}) as url:
+        named = {"url": url, "key": "OUR_KEY", "served_model": "prod/qwen"}
+        files["config"]["existing"] = {"no-offload": other, "native-offload": named}
+        found = diagnosis(tmp_path, files)["native-offload"]
+    assert found.level == level
+    assert (found.code == "no_such_counter") == (level == "error")
+    assert level == "ok" or "similar counters are vllm:x_total" in found.what

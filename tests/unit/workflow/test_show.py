@@ -318,3 +318,40 @@ def test_it_imports_nothing_heavy(campaign: Path) -> None:
         check=True,
     )
     assert shown.stdout.splitlines()[-1] == "0 []"
+
+
+def test_the_times_of_one_request_are_those_of_all_runs(campaign: Path) -> None:
+    assert document(CELL)["one_request"] == []
+    assert "One request alone" not in show(CELL).output
+
+    def request(ttft_ms: float, served_tokens: int) -> dict[str, float]:
+        return {
+            "ttft_ms": ttft_ms,
+            "prompt_tokens": 1024,
+            "served_tokens": served_tokens,
+        }
+
+    for place in Path(STORE).glob("*/run-*"):
+        facts = json.loads((place / "run.json").read_text())
+        number = facts["run"]
+        facts["one_request"] = {
+            "cold": {"requests": [request(200.0 + number, 0)]},
+            "device": {"requests": [request(20.0 + number, 1008)]},
+            "tier": {"requests": [], "reason": "the tier served nothing"},
+        }
+        (place / "run.json").write_text(json.dumps(facts))
+    rows = {row["source"]: row for row in document(CELL)["one_request"]}
+    assert [*rows] == ["cold", "device", "tier"]
+    assert rows["cold"]["ttft_ms_median"] == 202.0
+    assert (rows["device"]["ttft_ms_least"], rows["device"]["served_tokens"]) == (
+        21,
+        1008,
+    )
+    assert (rows["tier"]["ttft_ms_median"], rows["tier"]["reason"]) == (
+        None,
+        "the tier served nothing",
+    )
+    text = show(CELL).output
+    assert "One request alone" in text
+    assert "from the device's cache" in text
+    assert "the tier served nothing" in text

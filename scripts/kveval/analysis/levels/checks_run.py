@@ -12,6 +12,7 @@ from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.campaign import sizing
 from kveval.campaign.types import BLOCK_TOKENS, on_cpu
+from kveval.host.quiet import DISTURBED_PERCENT
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.stacks.registry import (
     IMPORTED_SERVER,
@@ -23,11 +24,6 @@ from kveval.stacks.registry import (
 from kveval.store.run_file import Answers, Run
 
 _TOLERANCE = 0.02
-DISTURBED_PERCENT = 10.0
-"""Share of the processors' time, %: if others take more, the level is not what this server does alone.
-
-On a quiet host of two cores it is 0.4, with 16 streams; beside tests at idle priority it was 29 to 52.
-"""
 
 
 @check("R13")

@@ -66,13 +66,20 @@ RUN_KINDS = (DEPLOYMENT, JOB, POD, SERVICE, CONFIG_MAP)
 class ClusterDeployer(Deployer[ClusterServer]):
     """The run's servers on a cluster: one deployment at a time, with the same names after a restart.
 
-    `lease`: the run's; `logs`: folder to copy the pods' logs to.
+    `lease`: the run's; `logs`: folder to copy the pods' logs to; `required`: names of the counters that prove the arm
+    active.
     """
 
     def __init__(
-        self, context: RunContext, lease: HeldLease, logs: Path, say: Log
+        self,
+        context: RunContext,
+        lease: HeldLease,
+        logs: Path,
+        say: Log,
+        required: Sequence[str] = (),
     ) -> None:
         self._context = context
+        self._required = required
         self._lease = lease
         self._serving = serving(context)
         # Sidecars first, in the order in which they are applied.
@@ -271,6 +278,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
             follower.log,
             number=number,
             through=waypoint(context, port),
+            required=self._required,
         )
         return Replica(pod, endpoint, follower)
 

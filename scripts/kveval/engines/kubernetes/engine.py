@@ -103,6 +103,9 @@ class ClusterEngine:
             self._context, [leases.mark_of(lease) for lease in living_leases], say
         )
 
+    def wait_until_quiet(self, say: Log) -> None:
+        """Wait for nothing: this host only asks and waits."""
+
     def require_possible(self, store: Store) -> None:
         """Raise a Failure, before anything starts, if the run cannot be measured here or lacks room for it."""
         require_pcp()
@@ -119,7 +122,8 @@ class ClusterEngine:
     def session(self, scratch: Path, say: Log) -> Iterator[RunSession]:
         """Begin the run; on leaving, remove every object of it, unless another job has taken it over."""
         context, lease = self._context, self._lease
-        deployer = ClusterDeployer(context, lease, scratch / "raw", say)
+        required = self._job.required_names
+        deployer = ClusterDeployer(context, lease, scratch / "raw", say, required)
         load = LoadJobs(
             context,
             lambda: await_route(context, deployer.server),

@@ -43,6 +43,20 @@ print(json.dumps(found))
 """
 
 
+# Found without running the modules themselves; the packages that they lie in are imported.
+_MODULES = """
+import importlib.util, json, sys
+sys.path.insert(0, sys.argv[1])
+missing = {}
+for name in sys.argv[2:]:
+    try:
+        missing |= {} if importlib.util.find_spec(name) else {name: f"No module named {name!r}"}
+    except Exception as error:
+        missing[name] = f"{type(error).__name__}: {error}"
+print(json.dumps(missing))
+"""
+
+
 class BuildFailed(Failure):
     """An environment could not be made; the message quotes the decisive line of the log and names the log."""
 
@@ -94,6 +108,23 @@ def build_facts(build: ArmBuild, environment: Path) -> dict[str, Any]:
         facts: dict[str, Any] = json.loads((environment / READY).read_text())
         return facts
     return build.facts
+
+
+def missing_modules(
+    environment: Path, names: Sequence[str], plugins: Path | None
+) -> dict[str, str]:
+    """Return those of the modules that a server of this environment would not find, each with the reason.
+
+    `plugins`: folder of modules that are always on the server's path. Raises BuildError if its Python does not answer.
+    """
+    if plugins is not None:
+        names = [name for name in names if not (plugins / f"{name}.py").is_file()]
+    if not names:
+        return {}
+    missing: dict[str, str] = asked_of(
+        environment, _MODULES, str(plugins or environment), *names
+    )
+    return missing
 
 
 def _site(environment: Path) -> list[Path]:
@@ -211,10 +242,14 @@ def _install(
     log: Path,
     lock: int,
 ) -> None:
-    """Install a release or a wheel, and those of its requirements that the installed versions do not meet."""
-    (program, version), *_ = build.versions.items()
-    name = BESIDE if program == BESIDE else distribution
-    requirements = [f"{name}=={version}"] if build.place is None else [str(build.place)]
+    """Install what a build consists of, and those of its requirements that the installed versions do not meet."""
+    requirements = list(build.requirements)
+    if build.place is not None:
+        requirements = [str(build.place)]
+    elif build.kind == "release":
+        (program, version), *_ = build.versions.items()
+        name = BESIDE if program == BESIDE else distribution
+        requirements = [f"{name}=={version}"]
     pip: list[str | Path] = [
         installed / "bin" / "python",
         "-m",
@@ -228,26 +263,38 @@ def _install(
     for _ in range(_ROUNDS):
         _run([*pip, *requirements], log, lock)
         # LMCache's wheel requires CUDA and older packages than vLLM's, but works without them.
-        if program == BESIDE:
+        if BESIDE in build.versions:
             return
-        requirements = [str(requirement) for requirement in _unmet(folder)]
-        if not requirements:
+        unmet = _unmet(folder, distribution)
+        if not unmet:
             return
-        torch = [
-            requirement
-            for requirement in requirements
-            if canonicalize_name(Requirement(requirement).name) == "torch"
-        ]
-        if torch:
-            message = f"{build.title} needs {torch[0]}, and another one is installed: make an environment that has both"
-            raise BuildFailed(
-                f"{message}, and name it by `environment`", code="other_torch"
-            )
+        _refuse_other_server(build, unmet, distribution)
+        requirements = [str(requirement) for requirement in unmet]
     message = f"{build.title}: its requirements contradict each other: {', '.join(requirements)}; see {log}"
     raise BuildFailed(message, code="unmet")
 
 
-def _unmet(folder: Path) -> list[Requirement]:
+def _refuse_other_server(
+    build: ArmBuild, unmet: Sequence[Requirement], distribution: str
+) -> None:
+    """Raise BuildFailed if torch or the server itself would have to be another one."""
+    codes = {
+        "torch": "other_torch",
+        **dict.fromkeys(_names(distribution), "other_server"),
+    }
+    for requirement in unmet:
+        code = codes.get(canonicalize_name(requirement.name))
+        if code is not None:
+            message = f"{build.title} needs {requirement}, and another one is installed: make an environment that has both"
+            raise BuildFailed(f"{message}, and name it by `environment`", code=code)
+
+
+def _names(distribution: str) -> list[str]:
+    """Return the names under which packages require the server: a build for CPUs has another than the program."""
+    return [distribution, distribution.removesuffix("-cpu")]
+
+
+def _unmet(folder: Path, distribution: str) -> list[Requirement]:
     """Return the requirements of an environment's own packages that neither it nor the installed one meets."""
     places: dict[str, Any] = asked_of(folder, _PLACES)
     python = str(places["python"])
@@ -259,6 +306,9 @@ def _unmet(folder: Path) -> list[Requirement]:
     there: dict[str, Distribution] = {}
     for other in distributions(path=places["path"]):
         there.setdefault(canonicalize_name(other.metadata["Name"]), other)
+    server, program = _names(distribution)
+    if server in there:
+        there.setdefault(program, there[server])
     unmet: dict[str, Requirement] = {}
     for own in distributions(path=places["site"][:1]):
         for text in own.requires or ():

@@ -133,6 +133,7 @@ class HostDeployer(Deployer[Deployment]):
             log=self._scratch / "raw" / "server.log",
             ports=self._ports,
             secrets=self._job.secrets,
+            required=self._job.required_names,
         )
         with contextlib.ExitStack() as stack:
             with on_cores(self._cores.server):

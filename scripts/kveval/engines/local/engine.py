@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.engines.job import Job, MeasurementError
-from kveval.engines.local.builds import environment_of
+from kveval.engines.local.builds import environment_of, missing_modules
 from kveval.engines.local.deployer import HostDeployer
 from kveval.engines.local.load_runner import HostLoadRunner, require_load_possible
 from kveval.engines.local.recorder import HostRecorder
@@ -18,7 +18,9 @@ from kveval.host import hardware
 from kveval.host.cores import Cores, divided, on_cores, usable
 from kveval.host.lock import host_lock
 from kveval.host.processes import Supervisor, supervisor
+from kveval.host.quiet import quiet_wait_s, wait_until_quiet
 from kveval.host.registry import registry_path, remove_leftovers
+from kveval.stacks.registry import server_of
 from kveval.store.store import Store
 
 
@@ -67,6 +69,7 @@ class HostEngine:
             self._environment = environment_of(
                 self._job.build, server_environment, specification.build, self._say
             )
+        self._require_modules()
         for sidecar in specification.sidecars:
             find_program(sidecar.argv[0], self._environment, server_environment)
         folder = specification.fs_dir
@@ -75,6 +78,21 @@ class HostEngine:
                 f"server.fs_dir {folder} is not a folder that this user can write to"
             )
         require_room(specification, store.root, self._host["cpus"])
+
+    def _require_modules(self) -> None:
+        """Raise MeasurementError if the server could not load a module that the arm's connector names."""
+        specification = self._job.specification
+        program = server_of(specification.versions)
+        names = program.modules(specification.argv)
+        missing = missing_modules(self._environment, names, program.plugins)
+        for name, reason in missing.items():
+            message = f"{self._environment} has no module {name}, which {specification.cell.scenario} loads ({reason})"
+            remedy = "add its package by server: {packages: [NAME==VERSION]}"
+            raise MeasurementError(f"{message}: {remedy}", code="no_module")
+
+    def wait_until_quiet(self, say: Log) -> None:
+        """Wait until other programs leave this host's processors to the run."""
+        wait_until_quiet(say, quiet_wait_s())
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Log) -> Iterator[RunSession]:

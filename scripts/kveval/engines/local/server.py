@@ -170,6 +170,7 @@ def deployed(
     log: Path,
     ports: dict[str, int] | None = None,
     secrets: Sequence[str] = (),
+    required: Sequence[str] = (),
     start_timeout_s: float = 600.0,
 ) -> Iterator[Deployment]:
     """Start the server and its sidecars, wait until all answer as declared, and tear them down on leaving.
@@ -177,7 +178,7 @@ def deployed(
     `environments`: the server's virtual environment, then others for sidecars' programs that it lacks; `model_dir`:
     folder of the model's files, None if they come from the Hugging Face hub; `files_in`: folder in which a file tier
     gets its own; `ports`: those of an earlier deployment, to be used again; new ones are added; `secrets`: names of
-    environment variables to pass on to the server.
+    environment variables to pass on to the server; `required`: names of the counters that prove the arm active.
 
     Raises DeploymentError if the server is not ready in time, has another version or model, or reports a device cache
     or a tier that differs by more than 2 % from the declared size; SidecarError for a sidecar; PortTaken if another
@@ -230,7 +231,11 @@ def deployed(
             )
         )
         endpoint = Endpoint(
-            program, specification.model.served_name, fetch_from(url), log
+            program,
+            specification.model.served_name,
+            fetch_from(url),
+            log,
+            required=required,
         )
         deployment = Deployment(
             endpoint, url, argv, env, process, beside, files, offset

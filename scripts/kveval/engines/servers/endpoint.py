@@ -1,7 +1,7 @@
 """One server, on this host or in a pod: what is asked of it, and what it must answer."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,12 @@ from typing import Any
 from kveval.engines.servers.errors import DeploymentError
 from kveval.engines.watchdog import Work, read_work
 from kveval.host.http import HttpError, decoded
-from kveval.stacks.counters import CounterError, parse_counters
+from kveval.stacks.counters import (
+    CounterError,
+    metric_types,
+    parse_counters,
+    unreadable,
+)
 from kveval.stacks.model_server import ModelServer
 from kveval.stacks.talk import Fetch
 from kveval.stacks.versions import same_release
@@ -21,7 +26,8 @@ _GENERATED_S = 120.0
 class Endpoint:
     """One server; `fetch` sends requests to it, `log` is its log on this host, `number` its number among replicas.
 
-    `through`: what requests pass on their way to it, "" for nothing.
+    `through`: what requests pass on their way to it, "" for nothing; `required`: names of the counters that prove the
+    arm active, also those that do not begin as the program's own do.
     """
 
     program: ModelServer
@@ -31,6 +37,7 @@ class Endpoint:
     version: str = ""
     number: int = 0
     through: str = ""
+    required: Collection[str] = ()
 
     def ask(
         self,
@@ -51,9 +58,27 @@ class Endpoint:
     def counters(self) -> dict[str, float]:
         """Return its counters. Raises CounterError."""
         try:
-            return parse_counters(self.page(), self.program.prefix)
+            return parse_counters(self.page(), self.program.prefix, self.required)
         except HttpError as error:
             raise CounterError(f"no metrics: {error}; see {self.log}") from error
+
+    def require_counters(self) -> None:
+        """Raise CounterError if its page lacks a required counter that is not one of the program's own.
+
+        The program's own are known by release, and some appear only once they rise.
+        """
+        names = [name for name in self.required if not self.program.counts(name)]
+        if not names:
+            return
+        try:
+            reasons = unreadable(names, metric_types(self.page()))
+        except HttpError as error:
+            raise CounterError(f"no metrics: {error}; see {self.log}") from error
+        if reasons:
+            message = f"the arm's `exercised` names {', '.join(reasons)}, which the server's metrics page does not have"
+            raise CounterError(
+                f"{message}: {'; '.join(reasons.values())}", code="no_such_counter"
+            )
 
     def work(self, timeout_s: float) -> Work:
         """Return its progress. Raises HttpError, ValueError for a page that is garbled."""

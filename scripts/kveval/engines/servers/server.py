@@ -120,10 +120,15 @@ class Server(ABC):
         )
 
     def require_declared(self, specification: Specification) -> None:
-        """Raise a Failure unless version, model and sizes of all servers and sidecars are those of the campaign."""
+        """Raise a Failure unless version, model and sizes of all servers and sidecars are those of the campaign.
+
+        Without sidecars, which have counters of their own, the servers must have those that the arm requires.
+        """
         budget, versions = specification.budget, specification.versions
         for endpoint in self.endpoints:
             endpoint.require_declared(versions)
+            if not self.sidecars:
+                endpoint.require_counters()
             facts = self.program.startup_facts(self.startup_log(endpoint))
             require_device_cache(
                 facts.get("kv_cache_tokens"), budget.device_tokens, endpoint.log

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
@@ -294,6 +293,9 @@ def draw_heatmap(
     **style: Any,
 ) -> None:
     """Draw values as coloured cells with `labels` in them; `names`: of the columns and of the rows."""
+    # It brings scipy.stats, which takes two seconds of processor time that figures without coloured cells do not need.
+    import seaborn as sns  # noqa: PLC0415
+
     columns, rows = names
     options = {
         "xticklabels": columns,

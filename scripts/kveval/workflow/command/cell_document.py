@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.analysis.levels.activity import activity_at
+from kveval.analysis.one_request import times_by_source
 from kveval.campaign.cell import Cell
 from kveval.report.result.levels import level_results
 from kveval.report.result.model import known_number
@@ -52,6 +53,7 @@ def cell_document(stored: StoredCell) -> Document:
         or _levels_of_runs(stored.runs),
         "not_computed": reason,
         "peak": _peak(peaks[0]) if peaks else None,
+        "one_request": _one_request(stored.runs),
         "activity": [proof for run in stored.runs for proof in _activity(run)],
         "checks": _checks(levels, stored.source),
     }
@@ -131,6 +133,15 @@ def _peak(row: Row) -> Document:
         "bracketed": row.get("bracketed") == "True",
         "plateau": [int(level) for level in row.get("plateau", "").split(";") if level],
     }
+
+
+def _one_request(runs: Sequence[StoredRun]) -> list[Document]:
+    """Return the times of one request over the runs, as one_request.csv has them: by where its prompt came from."""
+    timed = [run.run.one_request for run in runs if run.run.one_request is not None]
+    if not timed:
+        return []
+    missing = dict.fromkeys(("ttft_ms_median", "ttft_ms_least", "ttft_ms_most"))
+    return [missing | row for row in times_by_source(timed)]
 
 
 def _activity(stored: StoredRun) -> list[Document]:

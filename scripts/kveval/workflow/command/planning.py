@@ -15,7 +15,12 @@ from kveval.workflow.planning.curve_files import CurveText
 from kveval.workflow.planning.host_room import known_room, room_problems
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import Plan, make_plan
-from kveval.workflow.planning.stored import StoreIndex, frozen, read_pointers
+from kveval.workflow.planning.stored import (
+    StoreIndex,
+    deleted_runs,
+    frozen,
+    read_pointers,
+)
 from kveval.workflow.planning.text import PlanText
 
 
@@ -33,7 +38,7 @@ def show_plan(context: CampaignContext, *, as_json: bool) -> None:
             return
         index = StoreIndex.read(STORE)
         host = hardware.probe() if campaign.engine == "local" else {}
-        plan = _plan(context, index, host.get("fingerprint"))
+        plan = plan_of(context, index, host.get("fingerprint"))
         _require_room(context, plan, host)
         text = PlanText(plan, index, os.cpu_count() or 1, host.get("memory_bytes"))
         for line in text.lines():
@@ -56,10 +61,12 @@ def _require_room(
         raise ConfigError(problems)
 
 
-def _plan(context: CampaignContext, index: StoreIndex, machine: str | None) -> Plan:
+def plan_of(context: CampaignContext, index: StoreIndex, machine: str | None) -> Plan:
+    """Return the plan of a campaign whose results are here; `machine`: fingerprint of the host that would measure."""
     pointers = read_pointers(context.results, planned_runs(context.config))
     levels = frozen(context.config, context.results)
-    return make_plan(context.config, pointers, index, machine, levels)
+    deleted = deleted_runs(context.results, pointers)
+    return make_plan(context.config, pointers, index, machine, levels, deleted)
 
 
 def _read_elsewhere(context: CampaignContext) -> str:

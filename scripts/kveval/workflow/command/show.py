@@ -18,6 +18,11 @@ from kveval.workflow.command.checkout import Checkout
 from kveval.workflow.command.output import print_document
 
 _UNKNOWN = "-"
+_SOURCES = {
+    "cold": "computed",
+    "device": "from the device's cache",
+    "tier": "from the tier",
+}
 _ACTIVE = {True: "active", False: "not active", None: _UNKNOWN}
 
 
@@ -34,7 +39,7 @@ def show_cell(name: str, directory: Path | None, *, as_json: bool) -> None:
         return
     width = shutil.get_terminal_size((120, 24)).columns
     console = Console(width=width, highlight=False, markup=False, emoji=False)
-    for part in (_head, _runs, _levels, _activity, _checks, _next):
+    for part in (_head, _runs, _levels, _one_request, _activity, _checks, _next):
         part(document, console)
 
 
@@ -166,6 +171,25 @@ def _peak_text(peak: Document) -> str:
     if low is not None and high is not None:
         text += f" (95 %: {_figure(low)} to {_figure(high)}, {peak['runs']} runs)"
     return text if peak["bracketed"] else f"{text}; no level beyond it was measured"
+
+
+def _one_request(document: Document, console: Console) -> None:
+    if not document["one_request"]:
+        return
+    table = _table(
+        *("TTFT p50 ms", "least", "most", "prompt, tokens", "from caches", "prompt"),
+        *("",),
+        right=5,
+    )
+    for row in document["one_request"]:
+        table.add_row(
+            *(_figure(row[f"ttft_ms_{name}"]) for name in ("median", "least", "most")),
+            _figure(row["prompt_tokens"]),
+            _figure(row["served_tokens"]),
+            _SOURCES[row["source"]],
+            row["reason"],
+        )
+    _print_table("One request alone", table, console)
 
 
 def _activity(document: Document, console: Console) -> None:

@@ -16,7 +16,12 @@ from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import collect
 from kveval.workflow.doctor.documents import planned
 from kveval.workflow.doctor.existing import examine_existing
-from kveval.workflow.doctor.local import build_findings, examine_local, local_facts
+from kveval.workflow.doctor.local import (
+    build_findings,
+    examine_local,
+    local_facts,
+    module_findings,
+)
 from kveval.workflow.planning.costs import cost
 from kveval.workflow.planning.host_room import declared_room, room_problems
 from kveval.workflow.planning.plan import make_plan
@@ -70,7 +75,10 @@ def diagnose(
     if config.campaign.engine == "existing":
         return [*found, *examine_existing(config, specifications, facts)]
     builds = (
-        build_findings(config, server_environment)
+        [
+            *build_findings(config, server_environment),
+            *module_findings(config, server_environment),
+        ]
         if not isinstance(facts.versions, Failure)
         else ()
     )

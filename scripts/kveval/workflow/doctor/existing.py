@@ -18,6 +18,7 @@ from kveval.stacks.versions import same_release
 from kveval.workflow.doctor.local import LocalFacts, disk_finding, pcp_finding
 
 _ANSWER_S = 10.0
+_METRICS_CLOSED = "open its metrics: without them nothing proves that a tier was active"
 _NO_LOG = Path("the log of whoever started it")
 
 
@@ -28,14 +29,23 @@ def examine_existing(
     arms = {one.cell.scenario: one for one in reversed(specifications)}
     for arm, server in config.campaign.existing.items():
         if arm in arms:
-            yield _server(arm, server, arms[arm])
+            required = config.required_counters(arms[arm].cell)
+            yield _server(arm, server, arms[arm], [one["counter"] for one in required])
     yield disk_finding(config, specifications, facts)
     yield pcp_finding(facts)
     yield _generator(config, facts)
 
 
-def _server(arm: str, server: ExistingServer, specification: Specification) -> Finding:
-    """Return what the arm's server answers, or that it is brought into service only before its runs."""
+def _server(
+    arm: str,
+    server: ExistingServer,
+    specification: Specification,
+    required: Sequence[str],
+) -> Finding:
+    """Return what the arm's server answers, or that it is brought into service only before its runs.
+
+    `required`: names of the counters that prove the arm active.
+    """
     if server.key and not os.environ.get(server.key):
         said = f"{server.key}, the key of {server.url}, is not set"
         return error(arm, said, f"export {server.key}=...", "no_key")
@@ -46,7 +56,7 @@ def _server(arm: str, server: ExistingServer, specification: Specification) -> F
     key = os.environ[server.key] if server.key else ""
     fetch = fetch_from(server.url, key)
     name = specification.model.served_name
-    endpoint = Endpoint(program, name, fetch, log=_NO_LOG)
+    endpoint = Endpoint(program, name, fetch, log=_NO_LOG, required=required)
     try:
         endpoint.ask(program.health_path, timeout_s=_ANSWER_S)
         endpoint.require_declared(specification.versions)
@@ -59,9 +69,15 @@ def _server(arm: str, server: ExistingServer, specification: Specification) -> F
     said = f"{server.url}: {program.title} {endpoint.version} serves {name}"
     try:
         endpoint.counters()
+        endpoint.require_counters()
     except CounterError as failure:
-        fix = "open its metrics: without them nothing proves that a tier was active"
-        return error(arm, f"{said}; {failure}", fix, "no_metrics")
+        fix, code = _METRICS_CLOSED, "no_metrics"
+        if failure.code == "no_such_counter":
+            fix, code = (
+                f"scenarios.{arm}.exercised: counters of that page",
+                failure.code,
+            )
+        return error(arm, f"{said}; {failure}", fix, code)
     return ok(arm, said)
 
 

@@ -16,7 +16,7 @@ from kveval.campaign.builds import ArmBuild, BuildError, asked_of, git
 from kveval.campaign.sizing import GIB
 from kveval.campaign.specification import Specification
 from kveval.configuration.config import Config
-from kveval.engines.local.builds import is_made
+from kveval.engines.local.builds import environment_of, is_made, missing_modules
 from kveval.engines.local.sidecars import find_program
 from kveval.engines.preflight import (
     MEMORY_SHARE,
@@ -429,6 +429,45 @@ def build_findings(config: Config, installed: Path) -> Iterator[Finding]:
                 "not_built",
                 changed=changed,
             )
+
+
+def module_findings(config: Config, installed: Path) -> Iterator[Finding]:
+    """Yield a finding for each arm whose connector is loaded from modules by name, unless its build is not made yet."""
+    arms = {cell.scenario: cell for cell in reversed(config.cells)}
+    for arm, cell in arms.items():
+        specification, build = config.specification(cell), config.build(cell)
+        program = SERVERS[config.campaign.server.program]
+        names = program.modules(specification.argv)
+        if not names or config.catalogue.scenarios[arm].kv_transfer_config is None:
+            continue
+        environment = installed
+        if build is not None and is_made(build, installed, specification.build):
+            environment = environment_of(
+                build, installed, specification.build, lambda text: None
+            )
+        elif build is not None:
+            continue
+        yield _module_finding(arm, names, environment, program.plugins)
+
+
+def _module_finding(
+    arm: str, names: Sequence[str], environment: Path, plugins: Path | None
+) -> Finding:
+    check = f"modules of {arm}"
+    try:
+        missing = missing_modules(environment, names, plugins)
+    except BuildError as failure:
+        return error(check, str(failure), "bash scripts/setup.sh server", failure.code)
+    if not missing:
+        return ok(check, f"the server finds {', '.join(names)}")
+    reasons = ", ".join(f"{name} ({reason})" for name, reason in missing.items())
+    return error(
+        check,
+        f"{environment} lacks {reasons}",
+        f"scenarios.{arm}.server: {{packages: [NAME==VERSION]}}, or install the package there",
+        "no_module",
+        missing=[*missing],
+    )
 
 
 def _not_built(build: ArmBuild, version: str) -> list[str]:

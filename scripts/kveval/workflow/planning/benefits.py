@@ -13,6 +13,7 @@ from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.tier_copies import tier_copies
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
+from kveval.host.quiet import DISTURBED_PERCENT
 from kveval.store.run_file import Run
 from kveval.workflow.planning.costs import device_tokens
 from kveval.workflow.planning.curves import LevelCurves
@@ -105,7 +106,7 @@ def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None
 def _stored_runs(
     config: Config, cell: Cell, store: StoreIndex
 ) -> list[tuple[Run, Path]]:
-    """Return the first stored runs of a cell with their folders, at most RUNS_READ, all of one machine."""
+    """Return the first stored runs of a cell with their folders, at most RUNS_READ, all of one machine, quiet ones first."""
     found: list[tuple[Run, Path]] = []
     for _, places in sorted(store.get(config.measurement_id(cell)).places.items()):
         read = (
@@ -118,7 +119,11 @@ def _stored_runs(
             if not found or one[0].hardware.get("fingerprint") == machine
         )
         found += [*itertools.islice(alike, 1)]
-    return found[:RUNS_READ]
+    # What is read is not all, and disturbed runs show nothing.
+    quiet_first = sorted(
+        found, key=lambda one: one[0].others_percent > DISTURBED_PERCENT
+    )
+    return quiet_first[:RUNS_READ]
 
 
 def _measured(runs: Sequence[tuple[Run, Path]]) -> dict[int, list[MeasuredLevel]]:

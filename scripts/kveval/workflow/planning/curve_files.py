@@ -21,6 +21,8 @@ from kveval.curve.cells import (
     order_is_assumed,
     worst_order_is_assumed,
 )
+from kveval.host.findings import pluralize
+from kveval.host.quiet import DISTURBED_PERCENT
 from kveval.load import levels as workloads
 from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.answer_times import AnswerTime
@@ -75,7 +77,8 @@ class CurveText:
         yield from load_lines(self.config)
         for curves in self.curves:
             yield from level_lines(self.config, curves)
-            yield from benefit_lines(self.config, curves, self._benefits_at(curves))
+            bought = self._benefits_at(curves)
+            yield from benefit_lines(self.config, curves, bought, self.store)
 
     def rows(self) -> Iterator[dict[str, str | float | None]]:
         """Yield a row for each cell and level, with the predicted gain where there is a measurement to predict it from."""
@@ -264,7 +267,7 @@ def _percent(share: float | None) -> str:
 
 
 def benefit_lines(
-    config: Config, curves: LevelCurves, bought: LevelBenefits | None
+    config: Config, curves: LevelCurves, bought: LevelBenefits | None, store: StoreIndex
 ) -> Iterator[str]:
     """Yield the gain from the tiers at a level; without a measurement to predict it from, how to make one."""
     tiers = [cell for cell, one in curves.cells.items() if one.tier_tokens]
@@ -272,9 +275,7 @@ def benefit_lines(
         return
     if bought is None:
         base = config.last_baseline(tiers[0]) or tiers[0]
-        wanted = f"{config.campaign.results}/{base.path}/peak.csv"
-        text = "measure a run without a tier, undisturbed by other programs"
-        yield f"  To predict the gain, {text}: snakemake --cores 4 {wanted}"
+        yield f"  To predict the gain, {_basis_step(config, base, store)}"
         return
     alone = bought.basis.levels[curves.level]
     throughput, mean, median = _figures(alone)
@@ -288,6 +289,21 @@ def benefit_lines(
     if bought.knee is not None:
         yield from _answer(config, curves, bought, *bought.knee)
     yield f"  Based on {'; '.join(_grounds(bought.basis, config.specification(tiers[0])))}."
+
+
+def _basis_step(config: Config, base: Cell, store: StoreIndex) -> str:
+    """Return how to get a run of a cell without a tier from which a gain can be predicted."""
+    stored = store.get(config.measurement_id(base))
+    runs = [run for number in stored.places for run in stored.runs(number)]
+    shares = [run.others_percent for run in runs]
+    if shares and min(shares) > DISTURBED_PERCENT:
+        count = pluralize(len(shares), "stored run")
+        return (
+            f"measure {base.path} again on a quiet machine, because other programs took {min(shares):.0f} % of the"
+            f" processors or more in each of its {count}: `kveval repeat --disturbed`, with the campaign's file"
+        )
+    target = f"{config.campaign.results}/{base.path}/peak.csv"
+    return f"measure a run without a tier, undisturbed by other programs: snakemake --cores 4 {target}"
 
 
 def _answer(

@@ -4,7 +4,7 @@ It checks what Snakemake checks (does a pointer exist, and is it to what the con
 the job checks (does the store have that measurement, of this hardware?).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Literal
@@ -15,6 +15,7 @@ from kveval.configuration.config import Config
 from kveval.workflow.planning.order import block_of, in_order
 from kveval.workflow.planning.stored import StoreIndex, can_adopt
 
+_DELETED = ("deleted from the store", "deleted")
 State = Literal["there", "adopt", "measure"]
 
 
@@ -127,11 +128,13 @@ def make_plan(
     store: StoreIndex,
     hardware: str | None = None,
     frozen: Mapping[Cell, Sequence[int]] | None = None,
+    deleted: Collection[tuple[str, int]] = (),
 ) -> Plan:
     """Compare a campaign with what was measured.
 
     `pointers`: (cell's path, run) -> measurement id; `hardware`: fingerprint of the machine that would measure, None
-    if not known: stored runs of any hardware count then; `frozen`: as for Plan.
+    if not known: stored runs of any hardware count then; `frozen`: as for Plan; `deleted`: (cell's path, run) of pointers
+    to what the store no longer has.
     """
     found = frozen or {}
     pilots = {
@@ -159,6 +162,8 @@ def make_plan(
             )
         elif known != run.measurement:
             run = _missing(run, known, why(cell), store, hardware)
+        elif (cell.path, number) in deleted:
+            run = _missing(run, None, _DELETED, store, hardware)
         runs.append(run)
     return Plan(config, tuple(runs), found)
 

@@ -12,7 +12,14 @@ from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.host.hardware import probe
 from kveval.store.entries import contents, size_bytes
-from kveval.store.run_file import Run, RunFileError, pointer_of, read_run
+from kveval.store.run_file import (
+    POINTER,
+    Run,
+    RunFileError,
+    pointer_of,
+    read_run,
+    stored_run,
+)
 from kveval.store.store import SUMS
 
 
@@ -191,3 +198,22 @@ def read_pointers(
         if named is not None:
             found[cell.path, run] = named
     return found
+
+
+def deleted_runs(
+    results: Path, pointers: Iterable[tuple[str, int]]
+) -> frozenset[tuple[str, int]]:
+    """Return which runs, as (cell's path, run), have a pointer to a folder that no store has any more."""
+    return frozenset(
+        (path, run)
+        for path, run in pointers
+        if not _is_stored(results / path / f"run-{run}" / POINTER)
+    )
+
+
+def _is_stored(pointer: Path) -> bool:
+    try:
+        return stored_run(pointer).is_dir()
+    except RunFileError:
+        # Another question: such a pointer names no measurement, and is planned for that.
+        return True

@@ -18,6 +18,7 @@ from kveval.workflow.planning.costs import Cost, cost, disk, shortages
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.gpus import server_gpus, stored_with_other_gpus
+from kveval.workflow.planning.order import campaign_pointer
 from kveval.workflow.planning.plan import Plan, PlannedRun
 from kveval.workflow.planning.reuse_table import (
     HEADER,
@@ -81,6 +82,7 @@ class PlanText:
         parts = (
             self._searched,
             self._measured,
+            self._deleted,
             self._other_gpus,
             self._order,
             self._reuse,
@@ -193,6 +195,22 @@ class PlanText:
         yield from (f"  {line}" for line in aligned(rows))
         if len(cells) > _ROWS:
             yield f"  ... and {len(cells) - _ROWS} more cells, in the table"
+
+    def _deleted(self) -> Iterator[str]:
+        """Yield the pointers that still stand for runs that are gone; by them snakemake takes these for measured."""
+        gone = [run for run in self.plan.of("measure") if run.code == "deleted"]
+        if not gone:
+            return
+        config = self.plan.config
+        yield ""
+        yield (
+            f"{pluralize(len(gone), 'run')} of these {'is' if len(gone) == 1 else 'are'} gone from the store, and snakemake"
+            " measures them again once their pointers are removed:"
+        )
+        for run in gone[:_NEXT]:
+            yield f"  rm {campaign_pointer(config, run.cell, run.run)}"
+        if len(gone) > _NEXT:
+            yield f"  ... and {len(gone) - _NEXT} more, in the table"
 
     def _order(self) -> Iterator[str]:
         following = self.plan.of("measure")

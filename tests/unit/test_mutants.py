@@ -1,0 +1,40 @@
+"""The mistakes that are made on purpose: the same for the same seed, each a change of one expression."""
+
+import ast
+
+import pytest
+from tests.support.mutants import GROUPS, Mutant, Nearest, drawn
+from tests.support.paths import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def mutants() -> list[Mutant]:
+    return drawn(seed=3, count=80)
+
+
+def test_a_larger_number_begins_with_the_mutants_of_a_smaller_one(
+    mutants: list[Mutant],
+) -> None:
+    assert drawn(seed=3, count=12) == mutants[:12]
+    assert len({mutant.name for mutant in mutants}) == len(mutants) == 80
+    for number, places in enumerate(GROUPS.values()):
+        files = {mutant.file for mutant in mutants[number :: len(GROUPS)]}
+        beginnings = tuple(f"scripts/kveval/{place}" for place in places)
+        assert all(file.startswith(beginnings) for file in files)
+
+
+def test_a_mutant_is_another_program_that_can_be_read(mutants: list[Mutant]) -> None:
+    for mutant in mutants:
+        source = (REPOSITORY / mutant.file).read_bytes()
+        assert source[mutant.start : mutant.end].decode() == mutant.before
+        after, before = (
+            ast.parse(f"({text})") for text in (mutant.after, mutant.before)
+        )
+        assert ast.dump(after) != ast.dump(before)
+        ast.parse(mutant.apply(source))
+
+
+def test_the_nearest_tests_are_those_of_the_module() -> None:
+    nearest = Nearest()
+    assert "tests/unit/curve/test_curve.py" in nearest.tests("kveval.curve.curve", 2)
+    assert "tests/unit/store/test_store.py" in nearest.tests("kveval.store.store", 3)
