@@ -21,9 +21,9 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.report.answer import answer_of
+from kveval.report.build_result import comparison_results
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.markdown import markdown_table
-from kveval.report.result.build import comparison_results
 from kveval.report.tables.not_assessed import gap_table, gaps_of
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (

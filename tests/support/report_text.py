@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from kveval.report.answer import answer_of
+from kveval.report.build_result import campaign_result
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.files import APPENDICES, MAIN
-from kveval.report.result.build import campaign_result
 from kveval.report.result.model import CampaignResult
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from kveval.host.errors import Failure
 from kveval.report.answer import answer_of
+from kveval.report.build_result import campaign_result
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.files import FOLDER, MAIN, NUMBERS
 from kveval.report.markdown import render
 from kveval.report.parts.appendices import appendices
 from kveval.report.parts.blocks import Pictures
 from kveval.report.parts.body import first_screen, main_sections
-from kveval.report.result.build import campaign_result
 from kveval.report.result.model import CampaignResult
 from kveval.report.sections import Section
 

@@ -17,10 +17,10 @@ from kveval.analysis.peaks import read_table
 from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.answer import answer_of
+from kveval.report.build_result import comparison_results
 from kveval.report.data.campaign import Measured, Table
 from kveval.report.data.comparisons import comparison_of
 from kveval.report.html.arm_runs import runs_section
-from kveval.report.result.build import comparison_results
 from kveval.report.tables.results import arms_table
 
 MODEL = "Qwen3-0.6B"

@@ -23,12 +23,12 @@ from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.answer import answer_of
+from kveval.report.build_result import check_findings
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
-from kveval.report.result.build import check_findings
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import command_lines, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table

@@ -90,7 +90,7 @@ def _mirrored(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def values_text(
     measured: Measured, row: Mapping[Any, Any]
-) -> tuple[numerals.Value, numerals.Value]:
+) -> tuple[numerals.NumberText, numerals.NumberText]:
     """Return the values behind an effect, of the arm and of the cell it is compared with, as text.
 
     They are the geometric means over the runs that the comparison rests on, so that their ratio is the effect. Without
@@ -103,7 +103,7 @@ def values_text(
 
 def _value(
     measured: Measured, row: Mapping[Any, Any], cell: Cell, side: str
-) -> numerals.Value:
+) -> numerals.NumberText:
     at, mean = measured.levels_of(cell, row["level"]), row.get(f"{side}mean")
     if mean is None or not math.isfinite(mean):
         return numerals.mean_of(list(at[row["metric"]]))
@@ -179,7 +179,7 @@ def naming_of(row: Mapping[Any, Any]) -> SideNames:
     return SideNames((arm, baseline_label(row) or arm))
 
 
-def effect_text(row: Mapping[Any, Any]) -> numerals.Value:
+def effect_text(row: Mapping[Any, Any]) -> numerals.NumberText:
     """Return the effect of a comparison with its interval, in per cent; "at least" where it can only be larger."""
     numbers = (
         row["effect_percent"],

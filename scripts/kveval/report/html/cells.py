@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from kveval.report.data.campaign import StyledText
-from kveval.report.data.numbers import Value
+from kveval.report.data.numbers import NumberText
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 _MARKS = re.compile(r"[*_`\[\\&<]")
@@ -38,12 +38,12 @@ def sort_key(text: str, number: bool) -> str:
 
     "" is the key of a value that is not known, and of a word in a column of numbers; they are sorted last.
 
-    >>> sort_key(Value("1,190 (1,150 to 1,240)", 1191.4), True), sort_key("never", True)
+    >>> sort_key(NumberText("1,190 (1,150 to 1,240)", 1191.4), True), sort_key("never", True)
     ('1191.4', '')
     >>> sort_key("native-offload 5K", False) < sort_key("native-offload 10K", False)
     True
     """
-    if isinstance(text, Value):
+    if isinstance(text, NumberText):
         return f"{text.number:.9g}" if math.isfinite(text.number) else ""
     shown = _shown(text)
     if shown.isdecimal():
@@ -56,7 +56,7 @@ def sort_key(text: str, number: bool) -> str:
 def cell_attributes(text: str, number: bool) -> Markup:
     """Return the HTML attributes of a table's cell: its class, and its sort key if that is not its text.
 
-    >>> cell_attributes(StyledText("**better**", "better"), False), cell_attributes(Value("1,190", 1190), True)
+    >>> cell_attributes(StyledText("**better**", "better"), False), cell_attributes(NumberText("1,190", 1190), True)
     (Markup(' class="better"'), Markup(' class="number" data-sort="1190"'))
     """
     shown, key = _shown(text), sort_key(text, number)

@@ -1,5 +1,5 @@
-"""What a campaign found, as one typed value, of which report.json is the JSON.
+"""The result of a campaign as one typed value, of which report.json is the JSON.
 
-`model.py` says what there is, `build.py` makes it from the tables. What shows results to people or programs reads it,
-and derives nothing a second time.
+`model.py` has its parts; `report/build_result.py` makes it from the tables. Whatever shows results to people or programs
+reads it, and derives nothing a second time.
 """

@@ -76,7 +76,7 @@ class ReportedAnswer(ResultPart):
 
 
 class ReportedCampaign(ResultPart):
-    """What was asked for."""
+    """The campaign as it was asked for."""
 
     name: str
     title: str
@@ -132,7 +132,7 @@ class Peak(ResultPart):
 
 
 class LevelResult(ResultPart):
-    """What was measured of a cell at one level: means over the runs that have a value, counts over all runs."""
+    """A cell at one level: means over the runs that have a value, counts over all runs."""
 
     level: int
     streams: Number
@@ -254,7 +254,7 @@ class Average(ResultPart):
 
 
 class Gap(ResultPart):
-    """What was not assessed."""
+    """Something that was not assessed."""
 
     what: str
     why: str
@@ -271,7 +271,7 @@ class ReportedFigure(ResultPart):
 
 
 class CheckFinding(ResultPart):
-    """What one check found of a cell's levels, or of the campaign's tables; checks that pass have no entry."""
+    """The finding of one check on a cell's levels, or on the campaign's tables; checks that pass have none."""
 
     check: str
     severity: Literal["fail", "warn", "note"]
@@ -303,7 +303,7 @@ class Prediction(ReportedCellName):
 
 
 class CampaignResult(ResultPart):
-    """What a campaign found: the content of report.json."""
+    """The result of a campaign: the content of report.json."""
 
     report_schema: Literal[1] = 1
     """raised when a key changes its meaning or goes"""

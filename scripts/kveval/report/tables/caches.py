@@ -67,13 +67,13 @@ def _block_bytes(bytes_per_token: float, sizes: Sequence[int]) -> list[str]:
     texts += [_four_digits(block / 1e6), _four_digits(block / 2**20)]
     for blocks in sizes:
         size = Size(blocks, round(blocks * block))
-        sized = numerals.Value(str(size), size.size_bytes)
+        sized = numerals.NumberText(str(size), size.size_bytes)
         texts += [sized, _four_digits(size.size_bytes / GB)]
     return texts
 
 
 def _four_digits(value: float) -> str:
-    return numerals.Value(f"{value:,.4g}", value)
+    return numerals.NumberText(f"{value:,.4g}", value)
 
 
 def budget_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -101,7 +101,9 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
                 tier_size_text(runs[0]),
                 numerals.rounded(tiers.cpu, 0),
                 numerals.rounded(tiers.device, 0),
-                numerals.Value(" to ".join(map(numerals.count, working)), working[0]),
+                numerals.NumberText(
+                    " to ".join(map(numerals.count, working)), working[0]
+                ),
                 "; ".join(_notes(budget.get("held_bytes"), bytes_, tiers, working)),
             ]
         )
@@ -170,7 +172,9 @@ def _rise_cells(rises: Sequence[tuple[int, CounterRise]]) -> list[str]:
 
 def _rises(amounts: Sequence[float]) -> str:
     least, most = min(amounts), max(amounts)
-    return numerals.Value(f"{numerals.count(least)} to {numerals.count(most)}", least)
+    return numerals.NumberText(
+        f"{numerals.count(least)} to {numerals.count(most)}", least
+    )
 
 
 def _range_text(values: Sequence[float]) -> str:
@@ -241,7 +245,7 @@ def tier_text(value: float) -> str:
     if pd.isna(value):
         return ""
     text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return numerals.Value(text, value)
+    return numerals.NumberText(text, value)
 
 
 PREFILL = "prefill, tokens/s"

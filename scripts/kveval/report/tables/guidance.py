@@ -163,7 +163,7 @@ def _hit_rates(
 
 def _hits(
     plan: ReportPlan, measured: Measured, cells: Sequence[Cell]
-) -> list[tuple[str, numerals.Value]]:
+) -> list[tuple[str, numerals.NumberText]]:
     """The baselines with their hit share on the device at the common level, %."""
     hits = []
     for cell in (

@@ -284,7 +284,7 @@ def whole_number(value: float) -> str:
 def _p_value(value: float) -> str:
     if pd.isna(value):
         return ""
-    return numerals.Value("< 0.001" if value < 0.001 else f"{value:.2g}", value)
+    return numerals.NumberText("< 0.001" if value < 0.001 else f"{value:.2g}", value)
 
 
 # Verdict -> the verdict in whose column an arm is listed; what an idle arm would gain is not decided.

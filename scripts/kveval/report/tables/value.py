@@ -136,7 +136,9 @@ def _best(
     return shown.with_text(f"{shown}{unit} ({measured.level_unit.label(level)})")
 
 
-def _kept(table: pd.DataFrame, cell: Cell, at: pd.DataFrame) -> numerals.Value | None:
+def _kept(
+    table: pd.DataFrame, cell: Cell, at: pd.DataFrame
+) -> numerals.NumberText | None:
     """The goodput of a cell whose ratio is the change in `table`, None without one; rounded by its runs `at` the level.
 
     That is the geometric mean over the runs that the change rests on.
@@ -144,7 +146,7 @@ def _kept(table: pd.DataFrame, cell: Cell, at: pd.DataFrame) -> numerals.Value |
     return _rounded(kept_runs(table, cell, GOODPUT).mean, at)
 
 
-def _rounded(mean: float, at: pd.DataFrame) -> numerals.Value | None:
+def _rounded(mean: float, at: pd.DataFrame) -> numerals.NumberText | None:
     """A geometric mean of goodput, rounded by the runs `at` its level; None without one."""
     known = math.isfinite(mean) and (at[GOODPUT] > 0).any()
     return numerals.rounded_mean(mean, list(at[GOODPUT])) if known else None

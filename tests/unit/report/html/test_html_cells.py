@@ -42,7 +42,7 @@ def test_inline_markdown_becomes_html_and_html_does_not(text: str, html: str) ->
     ],
 )
 def test_a_number_is_sorted_by_its_value_however_it_is_written(
-    value: numerals.Value, number: float
+    value: numerals.NumberText, number: float
 ) -> None:
     assert float(sort_key(value, number=True)) == pytest.approx(number)
     assert sort_key(value.with_text("text"), True) == sort_key(value, True)

@@ -113,7 +113,7 @@ def check_findings(measured: Measured) -> list[CheckFinding]:
 def _check_finding(
     check: str, severity: str, cell: Cell | None, at: Sequence[tuple[int, int, str]]
 ) -> CheckFinding:
-    """What a check found; `at`: run, level and message of each outcome, 0 for one of the campaign's tables."""
+    """The finding of a check; `at`: run, level and message of each outcome, 0 for one of the campaign's tables."""
     return CheckFinding.model_validate(
         {
             "check": check,
