@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 
 from kveval.campaign.cell import Cell
-from kveval.report.result.model import ResultError, read_result
 
 MAIN, PAGE, NUMBERS, FOLDER = "REPORT.md", "report.html", "report.json", "appendix"
 APPENDICES = tuple(
@@ -27,6 +26,8 @@ def summary_lines(folder: Path) -> list[str]:
     """
     if not (folder / MAIN).exists():
         return []
+    from kveval.report.result.model import ResultError, read_result  # noqa: PLC0415  (slow, not for plans)
+
     lines = []
     with suppress(ResultError, FileNotFoundError):
         answer = read_result(folder / NUMBERS).answer

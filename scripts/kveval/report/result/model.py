@@ -56,7 +56,10 @@ Blocks = Annotated[int, Field(ge=0)]
 class ResultPart(BaseModel):
     """Base of all parts of a result: frozen. The text below a key describes it in the schema."""
 
-    model_config = ConfigDict(frozen=True, use_attribute_docstrings=True)
+    # Built when a result is made or read: `kveval show` imports one part of it.
+    model_config = ConfigDict(
+        frozen=True, use_attribute_docstrings=True, defer_build=True
+    )
 
 
 class ReportedInterval(ResultPart):
