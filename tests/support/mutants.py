@@ -2,9 +2,10 @@
 
     python -m tests.support.mutants --seed 1 --count 100 --state FOLDER
 
-makes them one after the other in a copy of the tree below FOLDER, each against the unit tests that are nearest to its
-module by imports, and prints those that no test noticed. FOLDER/results.jsonl has every result: the same command goes on
-where it was stopped, and once a module is changed its mutants are made anew.
+makes them one after the other in a copy of the tree below FOLDER, each against the unit tests that say most
+of what it changes, and prints those that no test noticed. FOLDER/results.jsonl has every result: the same command goes on
+where it was stopped, and once a module is changed its mutants are made anew. Those that were not noticed are judged again
+with --retry, after tests were added, or by more of them: --modules 12.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from __future__ import annotations
 import argparse
 import ast
 import copy
+import functools
 import importlib
 import json
+import math
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -232,37 +236,60 @@ def _files(place: Path) -> list[Path]:
 
 
 class Nearest:
-    """The modules of unit tests, by how many imports away from a module of the library they are."""
+    """The modules of unit tests that can reach a line of the library, by how much they say of what it says.
+
+    A test of a function has its words: what it calls, the codes and keys that it expects. A word counts the more, the
+    fewer tests have it.
+    """
 
     def __init__(self) -> None:
         self._graph = grimp.build_graph("kveval", cache_dir=None)
-        self._imports = {
-            path.relative_to(REPOSITORY).as_posix(): _imports_of(path)
-            for path in sorted((REPOSITORY / "tests" / "unit").rglob("test_*.py"))
+        files = sorted((REPOSITORY / "tests" / "unit").rglob("test_*.py"))
+        names = {path: path.relative_to(REPOSITORY).as_posix() for path in files}
+        self._imports = {names[path]: _imports_of(path) for path in files}
+        self._words = {names[path]: _words(path.read_text()) for path in files}
+        self._counts = Counter(word for words in self._words.values() for word in words)
+
+    def tests(self, mutant: Mutant, most: int) -> list[str]:
+        """Return at most so many test modules, the one that says most of the mutant's surroundings first."""
+        module = mutant.module
+        # In importlib's terms the package's beginning is a module of its own.
+        name = module.removesuffix(".__init__")
+        reaching = {name, *self._graph.find_downstream_modules(name)}
+        surroundings = _words(_statement_at(REPOSITORY / mutant.file, mutant.line))
+        scores = {
+            file: self._score(surroundings, self._words[file])
+            for file, imports in self._imports.items()
+            if imports & reaching
         }
+        return sorted(scores, key=lambda file: (-scores[file], file))[:most]
 
-    def tests(self, module: str, most: int) -> list[str]:
-        """Return the nearest test modules, at most so many; of those alike, the ones of the same package first."""
-        away = self._distances(module)
-        package = f"/{module.split('.')[1]}/"
-        found = []
-        for file, imports in self._imports.items():
-            distance = min((away[name] for name in imports & away.keys()), default=None)
-            if distance is not None:
-                found.append((distance, package not in file, file))
-        return [file for _, _, file in sorted(found)][:most]
-
-    def _distances(self, module: str) -> dict[str, int]:
-        away, waiting = {module: 0}, [module]
-        for name in waiting:
-            for importer in self._graph.find_modules_that_directly_import(name):
-                if importer not in away:
-                    away[importer] = away[name] + 1
-                    waiting.append(importer)
-        return away
+    def _score(self, surroundings: frozenset[str], words: frozenset[str]) -> float:
+        total = len(self._words)
+        shared = (math.log(total / self._counts[word]) for word in surroundings & words)
+        # Not the module that has everything.
+        return sum(shared) / math.sqrt(len(words) + 1)
 
 
-def _imports_of(path: Path) -> set[str]:
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[A-Za-z_]\w{4,}", text))
+
+
+def _statement_at(path: Path, line: int) -> str:
+    """Return the statement of a module that a line is in: a whole function or class."""
+    source = path.read_text()
+    statements = ast.parse(source).body
+    (text,) = (
+        ast.get_source_segment(source, statement)
+        for statement in statements
+        if statement.lineno <= line <= (statement.end_lineno or line)
+    )
+    return f"{path.stem} {text}"
+
+
+@functools.cache
+def _imports_of(path: Path) -> frozenset[str]:
+    """Return what a module of the tests imports, by itself and by what it imports of the tests."""
     names = set()
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -270,7 +297,9 @@ def _imports_of(path: Path) -> set[str]:
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Import):
             names.update(alias.name for alias in node.names)
-    return names
+    files = (REPOSITORY / f"{name.replace('.', '/')}.py" for name in names)
+    shared = [file for file in files if "tests" in file.parts and file.is_file()]
+    return frozenset(names).union(*map(_imports_of, shared))
 
 
 # --- running tests in the copy
@@ -414,6 +443,9 @@ def main() -> int:
         "--modules", type=int, default=5, help="of tests, for each mutant"
     )
     parser.add_argument(
+        "--retry", action="store_true", help="judge those that were not noticed again"
+    )
+    parser.add_argument(
         "--state", type=Path, required=True, help="folder of copy and results"
     )
     args = parser.parse_args()
@@ -422,8 +454,8 @@ def main() -> int:
     mutants, nearest, trial = drawn(args.seed, args.count), Nearest(), Trial(args.state)
     for number, mutant in enumerate(mutants, start=1):
         result = trial.done.get(mutant.name)
-        if result is None:
-            result = trial.judge(mutant, nearest.tests(mutant.module, args.modules))
+        if result is None or (args.retry and result.outcome != "noticed"):
+            result = trial.judge(mutant, nearest.tests(mutant, args.modules))
         print(f"{number}/{len(mutants)} {result.outcome}: {_shown(mutant)}", flush=True)
     outcomes = {mutant: trial.done[mutant.name].outcome for mutant in mutants}
     print(*(f"{count} {what}" for what, count in Counter(outcomes.values()).items()))

@@ -3,7 +3,7 @@
 import ast
 
 import pytest
-from tests.support.mutants import GROUPS, Mutant, Nearest, drawn
+from tests.support.mutants import GROUPS, Mutant, Nearest, drawn, mutants_of
 from tests.support.paths import REPOSITORY
 
 
@@ -34,7 +34,16 @@ def test_a_mutant_is_another_program_that_can_be_read(mutants: list[Mutant]) -> 
         ast.parse(mutant.apply(source))
 
 
-def test_the_nearest_tests_are_those_of_the_module() -> None:
+def test_the_nearest_tests_say_most_of_what_was_changed() -> None:
     nearest = Nearest()
-    assert "tests/unit/curve/test_curve.py" in nearest.tests("kveval.curve.curve", 2)
-    assert "tests/unit/store/test_store.py" in nearest.tests("kveval.store.store", 3)
+
+    def tests(file: str, text: str) -> list[str]:
+        path = REPOSITORY / "scripts" / "kveval" / file
+        mutants = (one for one in mutants_of(path) if one.before == text)
+        return nearest.tests(next(mutants), 3)
+
+    of_images = tests("configuration/warnings.py", "images[base] != image")
+    assert "tests/unit/configuration/test_config_deployment.py" in of_images
+    assert "tests/unit/curve/test_service.py" in tests(
+        "curve/service.py", "self.held.get(group, 0) + 1"
+    )

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kveval.host import hardware
+from kveval.host.findings import pluralize
 from kveval.host.hashing import content_hash
 from kveval.store.lock import LOCK
 from kveval.store.run_file import (
@@ -281,7 +282,8 @@ def _wrong_state(
     worst = next(
         (error for error in errors if error.defect in ("differs", "missing")), errors[0]
     )
-    more = f", and {len(errors) - 1} more files" if len(errors) > 1 else ""
+    others = len(errors) - 1
+    more = f", and {pluralize(others, 'more file')}" if others else ""
     reason = f"{str(worst).removeprefix(f'{entry.place}/').removeprefix(f'{entry.place}: ')}{more}"
     if worst.defect in _FIXES:
         return "kept", reason, _FIXES[worst.defect], worst.code

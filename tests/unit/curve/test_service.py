@@ -71,6 +71,22 @@ def test_what_the_device_holds_is_a_bound_on_what_it_takes_in():
     assert wide.throughput_tok_s > 1.05 * narrow.throughput_tok_s
 
 
+def test_what_prompts_have_in_common_takes_room_once_while_one_of_them_is_served():
+    apart = demanded([1500] * 400, loaded=False)
+    alike = replace(apart, groups=np.zeros(400, np.int64))
+
+    def served(requests: Demanded, tokens: float) -> ServedLevel:
+        return serve(
+            requests, SPEED, TierSpeed(), WINDOW, streams=2, device_tokens=tokens
+        )
+
+    # Room for two that share half of their prompts, and not for two that share nothing.
+    together, each = served(alike, 4600), served(apart, 4600)
+    assert together.throughput_tok_s > 1.02 * each.throughput_tok_s
+    # Room for one: nothing of it is left behind, to be shared with those that come later.
+    assert served(alike, 3600).completed_req_s == served(apart, 3600).completed_req_s
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(st.integers(0, 90), min_size=200, max_size=200),

@@ -72,3 +72,13 @@ def test_a_run_without_its_description_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunFileError) as error:
         collect_runs([first, second], tmp_path / "runs.jsonl.zst")
     assert (error.value.code, error.value.facts) == ("unreadable", {"path": lost})
+
+
+def test_one_server_has_the_load_unless_the_run_says_that_several_share_it(
+    tmp_path: Path,
+) -> None:
+    run = pointed_run(pointers(tmp_path)[0])
+    assert run.replicas == 1
+    deployed = {**run.specification, "deployment": {"replicas": 3}}
+    assert msgspec.structs.replace(run, specification=deployed).replicas == 3
+    assert msgspec.structs.replace(run, declared={"replicas": 2}).replicas == 2

@@ -186,6 +186,20 @@ def test_damage_is_set_aside_with_its_reason_and_the_run_is_named(
     assert told(again, "never_adopted") == [{"damaged": 1}]
 
 
+@pytest.mark.parametrize("wrong", [1, 2])
+def test_of_several_wrong_files_one_is_named_and_the_others_are_counted(
+    store: Store, wrong: int
+) -> None:
+    for file in sorted((place_of(SPECIFICATION) / "raw").iterdir())[:wrong]:
+        file.unlink()
+    checked(store)
+    (aside,) = (store.root / "damaged").iterdir()
+    reason = (aside / "REASON").read_text().strip()
+    assert reason.startswith("raw/guidellm-0002.json.zst")
+    assert reason.endswith(", and 1 more file") == (wrong == 2)
+    assert "more files" not in reason
+
+
 def test_a_damaged_run_that_another_sound_one_stands_for_is_not_measured_again(
     store: Store,
 ) -> None:
