@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from kveval.campaign.builds import BESIDE, ArmBuild
-from kveval.campaign.campaign_file import Campaign, ServerConfig
+from kveval.campaign.campaign_file import Campaign, ExistingServer, ServerConfig
 from kveval.campaign.catalogue import Catalogue, Companion, Model, Scenario
 from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigProblem, unknown_name
@@ -266,9 +266,13 @@ def existing_problems(
     scenario: Scenario,
     sidecars: Sequence[SidecarSpec],
     build: ArmBuild | None,
+    existing: ExistingServer,
+    server: ServerConfig,
 ) -> Iterator[ConfigProblem]:
     """Yield problems of an arm with more than the server that answers already: an address leads to nothing else."""
     name = cell.scenario
+    if not existing.load_from_tier:
+        yield from _loading_problems(name, scenario, server)
     if sidecars:
         named = ", ".join(sidecar.name for sidecar in sidecars)
         message = f"{name} has {named} beside its server, which an address alone does not lead to"
@@ -282,3 +286,21 @@ def existing_problems(
     if build is not None:
         message = f"{name} names a build to install, and engine existing starts nothing"
         yield wrong("scenarios", message, "leave server out", "existing_build")
+
+
+def _loading_problems(
+    name: str, scenario: Scenario, server: ServerConfig
+) -> Iterator[ConfigProblem]:
+    """Yield why the requests of an arm cannot switch loading off."""
+    program = SERVERS[server.program]
+    if scenario.kind.parts:
+        message = (
+            f"{name}.load_from_tier: {name} has a tier, and would never load from it"
+        )
+        right = "an arm without a tier, such as no-offload, at the address of the arm with the tier"
+        yield wrong("existing", message, right, "loading_off_with_tier")
+    version = server.declared_version
+    if program.without_loading(version) is None:
+        message = f"{name}.load_from_tier: requests cannot switch loading off in {program.title} {version}"
+        right = "a newer release, a switch, or two addresses"
+        yield wrong("existing", message, right, "loading_not_switched")

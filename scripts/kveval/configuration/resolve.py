@@ -128,7 +128,7 @@ def resolve_cell(
     sizes = msgspec.structs.replace(sizes, split=arm.split)
     sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
     if existing is not None:
-        _refuse(*existing_problems(cell, scenario, sidecars, build))
+        _refuse(*existing_problems(cell, scenario, sidecars, build, existing, server))
     argv = (*program.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**program.common_environment(served, server), **arm.env}
     computed = flags(argv) | env.keys() | program.arm_flags
@@ -187,6 +187,7 @@ def resolve_cell(
         budget=sizes,
         fs_dir=server.fs_dir if scenario.keeps_files else UNSET,
         address=UNSET if existing is None else content_hash(existing.url, 12),
+        load_from_tier=existing is None or existing.load_from_tier,
         workload=workload.definition,
         reset_caches=campaign.reset_caches,
         images=images,

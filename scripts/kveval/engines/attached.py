@@ -4,10 +4,7 @@ Its deployer only attaches; load runner and recorder are those of this host. Wha
 command of the user's. An address with several servers behind it counts as one server, whose metrics page is read there.
 """
 
-import contextlib
 import os
-import signal
-import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,12 +19,14 @@ from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import AddressedServer, Deployer, Log
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError, ServerDied
+from kveval.engines.switching import CommandError, Switches, run_command
 from kveval.engines.watchdog import require_free
 from kveval.host.cores import Cores
 from kveval.host.hashing import content_hash
 from kveval.host.http import HttpError, fetch_from
 from kveval.host.ports import listening_processes
 from kveval.host.processes import Supervisor
+from kveval.stacks.counters import CounterError
 from kveval.stacks.registry import server_of
 from kveval.store.store import Store
 
@@ -102,6 +101,7 @@ class AttachedDeployer(Deployer[AttachedServer]):
         self._specification = specification
         self._existing = existing
         self._log = log
+        self._switches = Switches.of_campaign(job.campaign)
         self._server = AttachedServer(endpoint, existing.url)
         self._say = say
         self.empties_caches = True
@@ -119,7 +119,9 @@ class AttachedDeployer(Deployer[AttachedServer]):
             self._switch(self._existing.switch)
         try:
             server.require_declared(self._specification)
-        except HttpError as error:
+            if not self._specification.load_from_tier:
+                server.endpoints[0].require_loading_switchable()
+        except (HttpError, CounterError) as error:
             raise DeploymentError(
                 f"the server at {server.url} cannot be measured: {error}",
                 code="no_answer",
@@ -132,34 +134,11 @@ class AttachedDeployer(Deployer[AttachedServer]):
         """Run the command, then wait until the model is served. Raises DeploymentError."""
         limit_s = self._existing.switch_limit_s
         self._say(f"switching: {command}")
-        with self._log.open("ab") as output:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
         try:
-            status = process.wait(timeout=limit_s)
-        except BaseException as error:
-            # What it started would go on switching; after a command that has ended, it stays.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            message = (
-                f"the command that switches to this arm took more than {limit_s:g} s"
-            )
-            raise DeploymentError(
-                f"{message}; see {self._log}", code="switch_stuck"
-            ) from error
-        if status:
-            message = (
-                f"the command that switches to this arm failed (exit code {status})"
-            )
-            raise DeploymentError(f"{message}; see {self._log}", code="switch_failed")
+            run_command(command, limit_s, self._log, self._switches.note)
+        except CommandError as error:
+            message = f"the command that switches to this arm {error}"
+            raise DeploymentError(message, code=f"switch_{error.code}") from error
         self._await_model(time.monotonic() + limit_s)
 
     def _await_model(self, deadline: float) -> None:
@@ -191,6 +170,13 @@ class AttachedDeployer(Deployer[AttachedServer]):
             if error.facts["status"] not in _NOT_FOUND:
                 raise
             self.empties_caches = False
+            if not self._specification.load_from_tier:
+                # The arm that loads has sent the same prompts to it, which the device's cache would serve now.
+                message = f"the server at {self._server.url} has no open endpoint to empty its caches"
+                raise DeploymentError(
+                    f"{message}, which two arms on one server need",
+                    code="caches_not_emptied",
+                ) from error
             self._say(
                 f"the server at {self._server.url} has no open endpoint to empty its caches: levels begin with what they hold"
             )

@@ -76,6 +76,41 @@ def test_what_cannot_be_measured_is_told_at_once(tmp_path, existing, more, code)
     assert code in codes(tmp_path, campaign(existing, **more))
 
 
+def test_one_server_is_two_arms_where_the_requests_of_one_load_nothing(tmp_path):
+    one = {arm: {"url": URL} for arm in SERVERS}
+    one["no-offload"] = {"url": URL, "load_from_tier": False}
+    config, plain = (
+        load(tmp_path / "1", campaign(one)),
+        load(tmp_path / "2", campaign(SERVERS)),
+    )
+    for cell in config.cells:
+        off = cell.scenario == "no-offload"
+        specification = config.specification(cell)
+        assert specification.load_from_tier is not off
+        assert ("load_from_tier" in specification.to_json()) is off
+        if off:
+            assert config.measurement_id(cell) != plain.measurement_id(cell)
+
+
+@pytest.mark.parametrize(
+    ("arm", "version", "code"),
+    [
+        ("no-offload", "0.31.0", "loading_not_switched"),
+        ("native-offload", "0.32.0", "loading_off_with_tier"),
+    ],
+)
+def test_where_loading_cannot_be_switched_off_is_told_at_once(
+    tmp_path, arm, version, code
+):
+    servers = {**SERVERS, arm: {**SERVERS[arm], "load_from_tier": False}}
+    server = RAW["config"]["server"] | {"vllm": version}
+    assert codes(tmp_path, campaign(servers, server=server)) == {code}
+
+
+def test_what_is_to_be_restored_needs_a_switch(tmp_path):
+    assert "nothing_to_restore" in codes(tmp_path, campaign(SERVERS, restore="true"))
+
+
 def test_arms_behind_one_address_need_a_command_that_switches(tmp_path):
     switched = {
         arm: {"url": URL, "switch": f"systemctl restart {arm}"} for arm in SERVERS

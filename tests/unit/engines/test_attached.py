@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace as replace_struct
 from tests.support.fault_chain import CAMPAIGN, CELL, stand_in_environment
 from tests.support.paths import REPOSITORY, STAND_INS
 
@@ -37,6 +38,7 @@ from kveval.store.store import Store
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     campaign = tmp_path / "campaign.yaml"
@@ -133,17 +135,20 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
     """A server of the declared version whose caches nobody can empty."""
 
     key = ""
+    metrics_open = False
 
     def do_GET(self) -> None:
         version, model = {"version": "0.32.0"}, {"id": "Qwen3-0.6B-miniature"}
-        self.answer({"/version": version, "/v1/models": {"data": [model]}})
+        answers = {"/version": version, "/v1/models": {"data": [model]}}
+        self.answer(answers | ({"/metrics": None} if self.metrics_open else {}))
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self.answer({"/v1/completions": {"usage": {"completion_tokens": 4}}})
 
     def answer(self, answers: dict[str, object]) -> None:
-        body = json.dumps(answers.get(self.path)).encode()
+        empty = self.path == "/metrics"
+        body = b"" if empty else json.dumps(answers.get(self.path)).encode()
         allowed = self.key in self.headers.get("Authorization", "")
         self.send_response((200 if self.path in answers else 404) if allowed else 401)
         self.send_header("Content-Length", str(len(body)))
@@ -175,6 +180,22 @@ def test_caches_that_no_endpoint_empties_are_told_once_and_left(job: Job) -> Non
         deployer.server.require_alive()
         assert deployer.facts() == {"attached": {"empties_caches": False}}
     assert ["no open endpoint" in message for message in messages] == [True]
+
+
+def test_two_arms_on_one_server_need_its_caches_emptied(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both send the same prompts; that the server cannot switch loading off is told before."""
+    specification = replace_struct(job.specification, load_from_tier=False)
+    job = replace(job, specification=specification)
+    with open_server() as url:
+        with pytest.raises(DeploymentError, match="no open endpoint") as error:
+            deployer_at(job, url).refresh(restart=False)
+        assert error.value.code == "caches_not_emptied"
+        monkeypatch.setattr(OpenServer, "metrics_open", True)
+        with pytest.raises(DeploymentError) as error:
+            deployer_at(job, url).start()
+        assert error.value.code == "loading_not_switched"
 
 
 def test_an_address_where_nothing_answers_is_an_error_and_so_is_a_server_that_ends(

@@ -118,6 +118,30 @@ def test_what_is_wrong_with_a_server_is_one_error(
     assert "sesame" not in finding.what
 
 
+@pytest.mark.parametrize(
+    ("connector", "level"),
+    [("OffloadingConnector", "ok"), (None, "error"), ("LMCacheMPConnector", "error")],
+)
+def test_requests_that_load_nothing_need_vllms_own_connector(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    connector: str | None,
+    level: str,
+) -> None:
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    transfer = {"kv_connector": connector} if connector else None
+    info = {"vllm_config": {"kv_transfer_config": transfer}}
+    answers = {"/metrics": "", "/server_info?config_format=json": info}
+    with serving(**answers) as url:
+        named = {"url": url, "key": "OUR_KEY", "served_model": "prod/qwen"}
+        named["load_from_tier"] = False
+        finding = findings(tmp_path, named)["no-offload"]
+    assert finding.level == level
+    expected = "switch loading" if level == "ok" else "cannot switch loading off"
+    assert expected in finding.what
+    assert finding.code == ("" if level == "ok" else "loading_not_switched")
+
+
 def test_an_address_where_nothing_answers_is_an_error(tmp_path: Path) -> None:
     finding = findings(tmp_path, {"url": "http://127.0.0.1:9"})["no-offload"]
     assert (finding.level, finding.code) == ("error", "no_answer")

@@ -67,10 +67,23 @@ def _server(
         fix = f"server.{program.name}, or existing.{arm}.served_model: what answers"
         return error(arm, str(failure), fix, failure.code)
     said = f"{server.url}: {program.title} {endpoint.version} serves {name}"
+    return _counters(arm, server, endpoint, said)
+
+
+def _counters(
+    arm: str, server: ExistingServer, endpoint: Endpoint, said: str
+) -> Finding:
+    """Return whether the server shows its counters, and can switch loading off where the arm needs it."""
     try:
         endpoint.counters()
         endpoint.require_counters()
-    except CounterError as failure:
+        if not server.load_from_tier:
+            endpoint.require_loading_switchable()
+            said += "; requests switch loading from its tier off"
+    except DeploymentError as failure:
+        fix = f"serve the arm with the tier at {server.url}, with its own connector"
+        return error(arm, str(failure), fix, failure.code)
+    except (CounterError, HttpError) as failure:
         fix, code = _METRICS_CLOSED, "no_metrics"
         if failure.code == "no_such_counter":
             fix, code = (
