@@ -8,7 +8,7 @@ from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured
