@@ -63,6 +63,7 @@ from kveval.workflow.report_settings import (
     figure_families,
     report_settings,
 )
+from kveval.workflow.restoring import Restoring
 from kveval.workflow.runs import PILOT, SO_FAR, Runs
 from kveval.workflow.slurm import UnseenJobs, require_seen_jobs
 
@@ -94,6 +95,7 @@ except Failure as error:
 
 RUNS = Runs.of(CONFIG, jobs_share_folder=INVOCATION.shared_folder)
 CAMPAIGN = CONFIG.campaign
+RESTORING = Restoring(CAMPAIGN)
 # What jobs read: inputs.smk.
 CAMPAIGN_FILE = resolved_campaign_file(VALUES)
 RESULTS, LOGS = CAMPAIGN.results, f"logs/{CAMPAIGN.name}"
@@ -138,14 +140,22 @@ onstart:
         warn=logger.warning,
         measured_here="benchmark" not in INVOCATION.sent,
     )
+    RESTORING.begin(RequestedJobs.of(workflow).measured)
 
 
 onsuccess:
+    restored, lines = RESTORING.finish()
+    # What is registered first is printed last.
+    print_last(lines)
     print_last(after_success(RUNS, RequestedJobs.of(workflow)))
+    if not restored:
+        raise SystemExit(1)
 
 
 onerror:
     ended = STOPPING.finish()
+    _, lines = RESTORING.finish()
+    print_last(lines, STOPPING.output)
     ending = (RUNS, RequestedJobs.of(workflow), INVOCATION.configfiles, BEGAN)
     if STOPPING.reason:
         why = f"Stopped ({STOPPING.reason}): {ended}. {left_elsewhere(workflow)}".rstrip()
