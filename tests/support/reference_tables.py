@@ -4,6 +4,7 @@
 <!-- checks -->: what every rule demands, with the checks that hold it
 <!-- exclusions -->: the reasons to leave a run out of a comparison
 <!-- findings -->: the codes of what is found of a comparison, by input and effect
+<!-- verdicts -->, <!-- warnings -->: what the first screen of a report may say
 <!-- KV sizes -->: the bytes of the keys and values of every model of config/models.yaml, by dtype and ranks
 """
 
@@ -21,12 +22,13 @@ from kveval.analysis.statistics.exclusions import REASONS
 from kveval.analysis.statistics.findings import CODES, INPUTS, SEVERITIES
 from kveval.analysis.verdict_tables import CHECKS, RULES
 from kveval.configuration.loading import load_config
+from kveval.report.vocabulary import VERDICTS, WARNINGS
 from kveval.workflow.command.kv_sizes import HEADINGS, kv_sizes
 
 # Keys of which one stands in place of those that are required.
 INSTEAD = {"extends", "import", "compare"}
 MARKED = re.compile(
-    r"^<!-- (keys of (\w+)|checks|exclusions|findings|KV sizes) -->\n\n?((?:\|.*\n)*)",
+    r"^<!-- (keys of (\w+)|checks|exclusions|findings|verdicts|warnings|KV sizes) -->\n\n?((?:\|.*\n)*)",
     re.MULTILINE,
 )
 
@@ -43,6 +45,8 @@ def _made(mark: str, entry: str | None) -> str:
         "checks": _checks,
         "exclusions": _exclusions,
         "findings": _findings,
+        "verdicts": _verdicts,
+        "warnings": _warnings,
         "KV sizes": _kv_sizes,
     }
     return made[mark]()
@@ -70,6 +74,19 @@ def _findings() -> str:
         }
         rows.append((name or "no input", *codes.values()))
     return _table(("of", *SEVERITIES), rows)
+
+
+def _verdicts() -> str:
+    rows = [(verdict, meaning) for verdict, meaning in VERDICTS.items()]
+    return _table(("verdict", "what it says"), rows)
+
+
+def _warnings() -> str:
+    rows = [
+        (f"`{code}`", _cell(warning.meaning), _cell(warning.remedy))
+        for code, warning in WARNINGS.items()
+    ]
+    return _table(("code", "what is the case", "what removes it"), rows)
 
 
 def _kv_sizes() -> str:
