@@ -12,7 +12,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, rows_of
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import SET_BY_THE_LOAD
 from kveval.analysis.statistics.findings import read_exclusions
 from kveval.campaign.cell import Cell

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.disturbed_blocks import DisturbedBlocks
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
 from kveval.host.findings import pluralize

@@ -16,7 +16,7 @@ from tests.unit.report import test_report as small
 
 from kveval.analysis.cells import tables_by_cell
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell

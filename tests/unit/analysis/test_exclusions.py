@@ -21,7 +21,7 @@ from tests.unit.analysis.test_attacks_runs import (
 )
 
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import REASONS, SIDES
 from kveval.analysis.statistics.findings import (
     CODES,

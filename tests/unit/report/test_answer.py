@@ -10,7 +10,7 @@ from tests.support import synthetic_campaign as large
 from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import Exclusion
 from kveval.analysis.statistics.findings import records_json
 from kveval.campaign.cell import Cell

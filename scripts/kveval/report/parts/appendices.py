@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.parts.blocks import (
     Pictures,
@@ -14,6 +14,7 @@ from kveval.report.parts.blocks import (
     split_wide,
 )
 from kveval.report.parts.words import FILES, WORDS
+from kveval.report.result.model import CampaignResult, CheckFinding
 from kveval.report.sections import Block, Code, Paragraph, Section
 from kveval.report.tables.caches import (
     activity_table,
@@ -32,6 +33,7 @@ from kveval.report.tables.configuration import (
     workload_table,
 )
 from kveval.report.tables.guidance import guidance_numbers
+from kveval.report.tables.not_assessed import gap_table
 from kveval.report.tables.results import (
     basis_table,
     comparison_table,
@@ -50,9 +52,9 @@ from kveval.report.tables.system import (
 
 
 def appendices(
-    plan: ReportPlan, measured: Measured, gaps: Table, pictures: Pictures
+    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
 ) -> Iterator[Section]:
-    """Yield the appendices in their order. `gaps`: the table of what was not assessed."""
+    """Yield the appendices in their order."""
     yield _configuration(plan, measured)
     yield _comparisons(plan, measured)
     # These take figures; the results take those that are left.
@@ -61,7 +63,8 @@ def appendices(
         _system(plan, measured, pictures),
     )
     yield _results(plan, measured, pictures)
-    yield from (caches, system, _checks(measured))
+    yield from (caches, system, _checks(measured, result.checks))
+    gaps = gap_table(result.not_assessed)
     summary = (
         "What has no verdict, why, and what would settle it."
         if gaps.rows
@@ -276,8 +279,8 @@ def _system(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
     )
 
 
-def _checks(measured: Measured) -> Section:
-    failed, noted = check_tables(measured)
+def _checks(measured: Measured, checks: Sequence[CheckFinding]) -> Section:
+    failed, noted = check_tables(measured, checks)
     text = "A level of a run that failed a check enters no verdict; the other runs of its cell do."
     blocks: list[Block] = [
         Paragraph(text if failed.rows else "No level failed a check."),

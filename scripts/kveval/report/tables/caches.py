@@ -66,12 +66,17 @@ def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
 def _block_bytes(bytes_per_token: float, sizes: Sequence[int]) -> list[str]:
     """The bytes of a token, of a block, and of tiers of so many blocks."""
     block = BLOCK_TOKENS * bytes_per_token
-    texts = [f"{bytes_per_token / 2**10:,.4g}"]
-    texts += [f"{block / 1e6:,.4g}", f"{block / 2**20:,.4g}"]
+    texts = [_four_digits(bytes_per_token / 2**10)]
+    texts += [_four_digits(block / 1e6), _four_digits(block / 2**20)]
     for blocks in sizes:
         size = Size(blocks, round(blocks * block))
-        texts += [str(size), f"{size.size_bytes / GB:,.4g}"]
+        sized = numerals.NumberText(str(size), size.size_bytes)
+        texts += [sized, _four_digits(size.size_bytes / GB)]
     return texts
+
+
+def _four_digits(value: float) -> str:
+    return numerals.NumberText(f"{value:,.4g}", value)
 
 
 def budget_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -99,7 +104,9 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
                 tier_size_text(runs[0]),
                 numerals.rounded(tiers.cpu, 0),
                 numerals.rounded(tiers.device, 0),
-                " to ".join(f"{size:,}" for size in working),
+                numerals.NumberText(
+                    " to ".join(map(numerals.count, working)), working[0]
+                ),
                 "; ".join(_notes(budget.get("held_bytes"), bytes_, tiers, working)),
             ]
         )
@@ -160,10 +167,17 @@ def _rise_cells(rises: Sequence[tuple[int, CounterRise]]) -> list[str]:
     return [
         f"`{first.counter}`",
         f"{_range_text(needed)} {first.unit}".strip(),
-        f"{min(amounts):,.0f} to {max(amounts):,.0f}" if amounts else "not recorded",
+        _rises(amounts) if amounts else "not recorded",
         _active_text([rise.enough for _, rise in rises]),
         ", ".join(map(str, sorted(too_little))),
     ]
+
+
+def _rises(amounts: Sequence[float]) -> str:
+    least, most = min(amounts), max(amounts)
+    return numerals.NumberText(
+        f"{numerals.count(least)} to {numerals.count(most)}", least
+    )
 
 
 def _range_text(values: Sequence[float]) -> str:
@@ -233,7 +247,8 @@ def tier_text(value: float) -> str:
     """Return a number with at least three digits as text, "" for a missing one."""
     if pd.isna(value):
         return ""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return numerals.NumberText(text, value)
 
 
 _LOOKUPS = (
@@ -392,4 +407,4 @@ def _values(
 def _length(tokens: float) -> str:
     if math.isnan(tokens):
         return ""
-    return "never" if math.isinf(tokens) else f"{math.ceil(tokens):,}"
+    return "never" if math.isinf(tokens) else numerals.count(math.ceil(tokens))

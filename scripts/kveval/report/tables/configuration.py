@@ -268,7 +268,7 @@ def search_table(pilots: Sequence[Pilot]) -> Table:
             row = [
                 pilot.cell,
                 f"{order}",
-                f"{level:,}",
+                numerals.count(level),
                 numerals.significant(throughput_tok_s, 3),
                 role.get(level, ""),
             ]

@@ -6,6 +6,7 @@ import pytest
 from tests.support.html_checks import PageReader
 from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 
+from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Table
 from kveval.report.figures.names import figure_names
 from kveval.report.html.page import render_page, write_page
@@ -14,7 +15,10 @@ from kveval.report.sections import Block, Bullets, Code, Paragraph, Picture, Sec
 IMAGE = "data:image/svg+xml;base64,PHN2Zy8+"
 TABLE = Table(
     ["arm", "tok/s"],
-    [["no-offload", "1,190 (1,150 to 1,240)"], ["**better** <b>", "n/a"]],
+    [
+        ["no-offload", numerals.with_interval(1191.4, 1150, 1240)],
+        ["**better** <b>", numerals.MISSING],
+    ],
     frozenset({1}),
 )
 
@@ -42,7 +46,7 @@ def test_every_kind_of_block_is_shown_and_the_page_is_whole() -> None:
     assert "<code>vllm serve &lt;x&gt;</code>" in text
     assert f'<img src="{IMAGE}" alt="Effects">' in text
     assert "<em>baseline</em>" in text
-    assert '<td class="number" data-sort="1190">1,190 (1,150 to 1,240)</td>' in text
+    assert '<td class="number" data-sort="1191.4">1,190 (1,150 to 1,240)</td>' in text
 
 
 def test_folded_sections_and_appendices_are_closed_and_others_are_not() -> None:
