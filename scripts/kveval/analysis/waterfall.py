@@ -24,7 +24,7 @@ from kveval.analysis.cells import THROUGHPUT, common_level, rows_of
 from kveval.analysis.levels.server_counters import looked_up_tokens, server_delta
 from kveval.analysis.one_request import one_request_times
 from kveval.analysis.reuse import TOLERANCE_POINTS, read_curve
-from kveval.analysis.statistics.verdicts import VERDICTS
+from kveval.analysis.statistics.verdict_words import VERDICTS
 from kveval.analysis.system.ceilings import request_means
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.types import BLOCK_TOKENS
