@@ -158,7 +158,9 @@ def _mirrors(_: Leak, facts: Facts, __: ServedShare | None) -> str:
 
 def _too_small(_: Leak, facts: Facts, __: ServedShare | None) -> str:
     larger = _needed(facts)
-    advice = f"; a tier of {larger} would hold most of the rest" if larger else ""
+    advice = (
+        f"; a tier of {larger} would hold nine tenths of the rest" if larger else ""
+    )
     return f"device and tier hold {_part(facts)}{advice}"
 
 
@@ -226,7 +228,7 @@ def _decoding(_: Leak, facts: Facts, __: ServedShare | None) -> str:
 
 
 def _none(_: Leak, facts: Facts, __: ServedShare | None) -> str:
-    return f"nothing is: {facts['percent']:.0f} of the {facts['offered_percent']:.0f} % that came before were served"
+    return f"nothing: {facts['percent']:.0f} of the {facts['offered_percent']:.0f} % that came before were served"
 
 
 _SENTENCES: Mapping[str, Callable[[Leak, Facts, ServedShare | None], str]] = {
