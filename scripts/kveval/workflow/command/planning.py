@@ -24,7 +24,6 @@ from kveval.workflow.planning.stored import (
 )
 from kveval.workflow.planning.text import PlanText
 
-
 NONE_RUNS = "\nNo server of this campaign runs already: the workflow starts them."
 
 
