@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tests.support.config_files import load, on_cluster
@@ -19,6 +20,7 @@ from kveval.curve.cells import (
     curves_of_prompts,
     demands,
     needed_sizes,
+    pooled_shares,
     prompts_of,
     serving_of,
     worst_order_is_assumed,
@@ -192,6 +194,32 @@ def test_a_router_sends_prompts_by_prefix_with_and_without_a_gateway(
     specification = config.specification(config.cells[0])
     assert specification.on_cluster.route == route
     assert serving_of(specification).by_prefix == by_prefix
+
+
+def test_servers_hold_together_what_none_of_them_does(laptop, tmp_path):
+    """Requests are dealt out in turn: every server needs every prefix, and together they have room for more of them."""
+    alone = of(laptop, "native-offload", 2000)
+    prompts = prompts_of(alone.workload, 2, 1, alone.block_size, 200)
+    curves = curves_of_prompts(alone, prompts)
+    offered, held = pooled_shares(alone, prompts, curves)
+    assert held == curves.hit_share_range[1] <= offered == curves.device.ceiling
+    cluster = load(
+        tmp_path,
+        on_cluster(
+            "llm-d-0.8.0",
+            [(["Qwen3-14B"], ["native-offload"], [10_000])],
+            site={"address": "service"},
+        ),
+    )
+    deployment = cluster.specification(cluster.cells[0]).on_cluster
+    several = msgspec.structs.replace(
+        alone, deployment=msgspec.structs.replace(deployment, replicas=3)
+    )
+    assert serving_of(several).servers == 3
+    on_servers = curves_of_prompts(several, prompts)
+    together = pooled_shares(several, prompts, on_servers)
+    assert together[0] == offered
+    assert on_servers.hit_share_range[1] < together[1] <= offered
 
 
 def test_conversations_of_a_closed_loop_are_marked_as_approximate(laptop):
