@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from kveval.analysis.statistics.verdict_words import VERDICTS, WITHOUT_VERDICT
 from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
 
@@ -191,9 +190,8 @@ class ReportedComparison(ReportedCellName):
     metric: str
     family: Literal["primary", "exploratory", "primary, idle", "exploratory, idle"]
     """primary: p_holm is over all of the metric, else over those of the model; idle arms apart"""
-    verdict: Annotated[
-        str, Field(json_schema_extra={"enum": [*VERDICTS, *WITHOUT_VERDICT]})
-    ]
+    verdict: str
+    """a word of docs/verdicts.md; of an indicative verdict with what makes it so, in brackets"""
     against: ReportedCellName | None
     effect_percent: ReportedInterval
     """per cent of the cell it is compared with"""
