@@ -152,7 +152,7 @@ def _cell(plan: ReportPlan, measured: Measured, cell: Cell) -> ReportedCell:
         **cell.row,
         runs=[f"{run.measurement}/run-{run.run}" for run in runs],
         peak=_peak(plan, peaks.iloc[0]) if len(peaks) else None,
-        missing=None if runs else measured.failures.get(cell, "not measured"),
+        missing=None if runs else measured.why_missing(cell),
         device_cache_tokens=tiers.device if tiers else None,
         cpu_tier_tokens=tiers.cpu if tiers else None,
         working_set_tokens={str(level): size for level, size in working_set.items()},

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from kveval.analysis.cells import parse_names
 from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
 
@@ -41,7 +42,7 @@ def _parts(value: Any) -> Any:
     """Return the parts of a text that `;` joins, none of a missing one."""
     if isinstance(value, list | tuple):
         return list(value)
-    return [part for part in (known_text(value) or "").split(";") if part]
+    return parse_names(value)
 
 
 Number = Annotated[float | None, BeforeValidator(known_number)]
