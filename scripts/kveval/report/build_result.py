@@ -83,13 +83,18 @@ def campaign_result(
         not_assessed=gaps_of(plan, measured, empty),
         figures=_figures(plan, figures, empty),
         checks=check_findings(measured),
-        predictions=[_prediction(*gain) for gain in predicted_gains(plan, measured)],
+        predictions=prediction_results(plan, measured),
     )
 
 
 def comparison_results(measured: Measured) -> list[ReportedComparison]:
     """Return every comparison: arms with their baselines, then declared pairs of arms."""
     return [_comparison(row) for row in measured.all_comparisons.to_dict("records")]
+
+
+def prediction_results(plan: ReportPlan, measured: Measured) -> list[Prediction]:
+    """Return the predicted gain of each cell that was measured at that level, beside the measured one."""
+    return [_prediction(*gain) for gain in predicted_gains(plan, measured)]
 
 
 def check_findings(measured: Measured) -> list[CheckFinding]:
