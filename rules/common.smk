@@ -61,6 +61,7 @@ from kveval.workflow.report_settings import (
     campaign_models,
     comparison_settings,
     figure_families,
+    report_command,
     report_settings,
 )
 from kveval.workflow.restoring import Restoring
@@ -109,6 +110,7 @@ ALL_RUNS = f"{ANALYSIS}/runs.jsonl.zst"
 CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in RUNS.cells]
 MODELS, FIGURE_FAMILIES = campaign_models(RUNS), figure_families(RUNS)
 SETTINGS = report_settings(RUNS)
+COMMAND = report_command(INVOCATION.configfiles, GIVEN.get("site"))
 # The file that stands for a run in the analysis, and the run's files that are inputs where jobs share no folder.
 RUN_POINTER, RUN_FILES = (
     ("measurement.json", [])

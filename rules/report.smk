@@ -114,6 +114,8 @@ rule write_report:
         failures=failures_so_far,
         pilots=pilots_so_far,
         metrics=METRICS,
+        command=COMMAND,
+        measures=not RUNS.elsewhere.runs,
         library=code_behind("write_report", beside=[METRICS]),
     message:
         "Writing {output.report}"

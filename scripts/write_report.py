@@ -25,6 +25,8 @@ if __name__ == "__main__":
     }
     measured = replace(measured, failures=failures | reasons(map(Path, inputs.cells)))
     figures, lacking = drawn_figures(map(Path, inputs.figures))
-    plan = read_report_plan(params.plan, read_metrics(Path(params.metrics)))
+    command = {"command": params.command, "measures": params.measures}
+    settings = {**params.plan, **command}
+    plan = read_report_plan(settings, read_metrics(Path(params.metrics)))
     root = write_report(plan, measured, figures, output, lacking)
     write_page(plan, measured, root, figures, output.with_name(PAGE))

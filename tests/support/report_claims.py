@@ -24,6 +24,7 @@ from kveval.report.sections import Picture, Section
 from kveval.report.tables.caches import tier_text
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
 from kveval.report.tables.not_assessed import gap_table, gaps_of
+from kveval.report.tiles import validity_sentence
 
 
 def judge_report(
@@ -74,6 +75,7 @@ def document_of(
                     plan.description,
                     *missing_runs(plan, measured),
                     *measured.failures.values(),
+                    validity_sentence(plan, measured),
                 ),
             ),
         ],
@@ -139,12 +141,12 @@ def _counts(measured: Measured) -> Iterator[str]:
 
 
 def _multiples(rows: list[dict[Any, Any]]) -> Iterator[str]:
-    """Effects above +100 % as multiples, to the digits a report may use."""
+    """Effects above +100 % and the ends of their intervals as multiples, to the digits a report may use."""
     for row in rows:
         if row["effect_percent"] > 100:
-            yield from (
-                f"{1 + row['effect_percent'] / 100:.{digits}f}" for digits in (0, 1)
-            )
+            ends = (row[f"{name}_percent"] for name in ("effect", "low", "high"))
+            for times in (1 + end / 100 for end in ends):
+                yield from (f"{times:.{digits}f}" for digits in (0, 1))
 
 
 def _tier_hits(plan: ReportPlan, measured: Measured) -> Iterator[Percentage]:

@@ -338,6 +338,8 @@ class ExistingServer(Strict):
     """The server that answers already as one arm."""
 
     url: Address = Field(description="where the load goes: http://HOST:PORT")
+    metrics: tuple[Address, ...] = ()
+    """behind a gateway: the address of each replica, where its metrics are read and its caches emptied; else url"""
     served_model: Text | None = None
     """the model's name in requests; that of its checkpoint when left out"""
     key: VariableName | None = None
@@ -346,6 +348,10 @@ class ExistingServer(Strict):
     """command for the shell that brings this arm into service, before each of its runs; nothing else is changed"""
     switch_limit_s: PositiveNumber = 600.0
     """seconds for that command, and as many again until the server answers"""
+    most_streams: PositiveInt | None = None
+    """most requests in flight that this server may get; levels beyond it are refused"""
+    most_requests_per_minute: PositiveNumber | None = None
+    """most requests a minute; rates beyond it are refused, and a level that turns out faster ends its run"""
     load_from_tier: StrictBool = True
     """false: each request of the load says that nothing is to be loaded from the tier for it; the server goes on storing"""
 
@@ -447,6 +453,10 @@ class Campaign(Strict):
         if self.reset_caches == "restart":
             message = "reset_caches: restart needs servers that the workflow starts; engine existing has endpoint alone"
             yield Mistake(message, "never_restarted")
+        for arm, server in self.existing.items():
+            if len(set(server.metrics)) < len(server.metrics):
+                message = f"existing: metrics of {arm} names an address twice, whose counters would count twice"
+                yield Mistake(message, "metrics_twice")
         shared = Counter(
             (server.url, server.load_from_tier)
             for arm, server in self.existing.items()

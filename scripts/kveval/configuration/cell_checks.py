@@ -13,6 +13,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigProblem, unknown_name
 from kveval.campaign.random_model import RANDOM_ARCHITECTURES
 from kveval.campaign.specification import SidecarSpec
+from kveval.load import levels as workloads
 from kveval.load.log_file import TraceError
 from kveval.load.workload import Workload
 from kveval.stacks.registry import SERVERS, SIDECARS
@@ -304,3 +305,23 @@ def _loading_problems(
         message = f"{name}.load_from_tier: requests cannot switch loading off in {program.title} {version}"
         right = "a newer release, a switch, or two addresses"
         yield wrong("existing", message, right, "loading_not_switched")
+
+
+def limit_problems(
+    arm: str, existing: ExistingServer, workload: Workload, name: str
+) -> Iterator[ConfigProblem]:
+    """Yield each kind of level of a workload that is more than a server that answers already may get."""
+    streams, per_minute = existing.most_streams, existing.most_requests_per_minute
+    levels = workload.given_levels
+    in_flight = max(workloads.streams_at(workload, level) or 0 for level in levels)
+    if streams is not None and in_flight > streams:
+        message = f"{arm}.most_streams is {streams}, and {name} has {in_flight} in flight at its highest level"
+        yield wrong(
+            "existing", message, "a workload with lower levels", "above_most_streams"
+        )
+    rate = max(workloads.rate_req_s_at(workload, level) or 0 for level in levels)
+    if per_minute is not None and 60 * rate > per_minute:
+        message = f"{arm}.most_requests_per_minute is {per_minute:g}, and {name} sends up to {60 * rate:g}"
+        yield wrong(
+            "existing", message, "a workload with lower rates", "above_most_requests"
+        )

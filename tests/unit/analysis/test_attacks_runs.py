@@ -393,6 +393,7 @@ def test_blocks_on_machines_of_their_own_are_compared() -> None:
     row = judged(on(on(campaign(), ARM, [4, 5]), BASELINE, [4, 5]))
     assert (row["verdict"], row["runs"], row["qualifier"]) == (words.BETTER, 5, "")
     assert row["basis_hardware"] == "one machine in each run"
+    assert judged(campaign())["basis_hardware"] == "one machine"
 
 
 def test_machines_that_nobody_recorded_are_not_said_to_be_one() -> None:

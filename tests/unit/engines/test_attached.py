@@ -28,7 +28,7 @@ from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import recorder
 from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.host import hardware
-from kveval.host.http import HttpError, free_port, request
+from kveval.host.http import HttpError, fetch, free_port, request
 from kveval.host.lock import host_lock
 from kveval.measure import transaction
 from kveval.measure.progress import Progress
@@ -136,6 +136,7 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
 
     key = ""
     metrics_open = False
+    page = b""
 
     def do_GET(self) -> None:
         version, model = {"version": "0.32.0"}, {"id": "Qwen3-0.6B-miniature"}
@@ -148,7 +149,7 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
 
     def answer(self, answers: dict[str, object]) -> None:
         empty = self.path == "/metrics"
-        body = b"" if empty else json.dumps(answers.get(self.path)).encode()
+        body = self.page if empty else json.dumps(answers.get(self.path)).encode()
         allowed = self.key in self.headers.get("Authorization", "")
         self.send_response((200 if self.path in answers else 404) if allowed else 401)
         self.send_header("Content-Length", str(len(body)))
@@ -196,6 +197,32 @@ def test_two_arms_on_one_server_need_its_caches_emptied(
         with pytest.raises(DeploymentError) as error:
             deployer_at(job, url).start()
         assert error.value.code == "loading_not_switched"
+
+
+def test_counters_of_replicas_are_summed_recorded_apart_and_read_at_their_addresses(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kveval.engines.attached._LOOK_S", 0.5)
+    monkeypatch.setattr(OpenServer, "metrics_open", True)
+    page = b"# TYPE vllm:x_total counter\nvllm:x_total 2.0\n"
+    monkeypatch.setattr(OpenServer, "page", page)
+    with open_server() as gateway, open_server() as one, open_server() as two:
+        deployer = deployer_at(job, gateway, metrics=[one, two])
+        server = deployer.start()
+        assert server.url == gateway
+        assert server.counters() == {"vllm:x_total": 4.0}
+        [(name, address)] = server.metrics_urls.items()
+        assert name == "vllm"
+        recorded = fetch(address).decode()
+        assert 'vllm:x_total{replica="1"} 2.0' in recorded
+        assert set(deployer.placeholders) == {gateway, one, two}
+        server.require_alive()
+    time.sleep(0.6)
+    with pytest.raises(ServerDied):
+        server.require_alive()
+    with pytest.raises(HttpError, match="502"):
+        fetch(address)
+    deployer.close()
 
 
 def test_an_address_where_nothing_answers_is_an_error_and_so_is_a_server_that_ends(

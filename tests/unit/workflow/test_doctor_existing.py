@@ -62,7 +62,11 @@ def findings(folder: Path, first: dict[str, Any]) -> dict[str, Finding]:
 
 
 def diagnosis(folder: Path, files: dict[str, Any]) -> dict[str, Finding]:
-    found = diagnose(
+    return {finding.check: finding for finding in all_findings(folder, files)}
+
+
+def all_findings(folder: Path, files: dict[str, Any]) -> list[Finding]:
+    return diagnose(
         load(folder, files),
         "campaign.yaml",
         store=folder / "store",
@@ -70,7 +74,6 @@ def diagnosis(folder: Path, files: dict[str, Any]) -> dict[str, Finding]:
         at_once=None,
         say=print,
     )
-    return {finding.check: finding for finding in found}
 
 
 def test_a_server_that_is_as_declared_is_told_and_nothing_is_switched(
@@ -140,6 +143,22 @@ def test_requests_that_load_nothing_need_vllms_own_connector(
     expected = "switch loading" if level == "ok" else "cannot switch loading off"
     assert expected in finding.what
     assert finding.code == ("" if level == "ok" else "loading_not_switched")
+
+
+def test_each_replica_and_what_is_before_them_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    files = changed(("config", "engine"), "existing")
+    with serving(**{"/metrics": ""}) as one, serving(**{"/metrics": ""}) as two:
+        arm = {"url": one, "metrics": [one, two], "key": "OUR_KEY"}
+        arm["served_model"] = "prod/qwen"
+        other = {"url": one, "switch": "true"}
+        files["config"]["existing"] = {"no-offload": arm, "native-offload": other}
+        found = all_findings(tmp_path, files)
+    texts = [finding.what for finding in found if finding.check == "no-offload"]
+    assert [text.split(": ")[0] for text in texts] == [one, two, one]
+    assert texts[-1].endswith("in front of 2 servers")
 
 
 def test_an_address_where_nothing_answers_is_an_error(tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ class ReportPlan:
     prices: Mapping[str, float] = field(default_factory=dict)
     # Runs of each of `cells`, if they differ: a baseline that is measured again has more.
     cell_runs: Sequence[int] = ()
+    # The command that writes this report, "" if it is not known; whether it measures what is missing, which it does
+    # not for runs that were imported or compared.
+    command: str = ""
+    measures: bool = True
 
     def runs_of(self, cell: Cell) -> int:
         """The number of runs that the campaign asks for in a cell."""

@@ -191,6 +191,20 @@ def effect_text(row: Mapping[Any, Any]) -> numerals.NumberText:
     return effect.with_text(f"{bound} {effect}") if bound else effect
 
 
+def is_large(row: Mapping[Any, Any]) -> bool:
+    """Return whether an effect is more than twice as much, which is easier to read as a factor than in per cent."""
+    return bool(row["effect_percent"] > 100)
+
+
+def gain_text(row: Mapping[Any, Any]) -> numerals.NumberText:
+    """Return the effect of a comparison with its interval in one scale: a factor if it is large, else per cent."""
+    if not is_large(row):
+        return effect_text(row)
+    ends = (row["effect_percent"], row["low_percent"], row["high_percent"])
+    factor, bound = numerals.factor(*ends), text_or_blank(row.get("bound"))
+    return factor.with_text(f"{bound} {factor}") if bound else factor
+
+
 def verdict_text(row: Mapping[Any, Any]) -> str:
     """Return the verdict of a comparison for a table, in bold if it is decided; with the indicated verdict if it is
     only indicative, and with the qualifier.

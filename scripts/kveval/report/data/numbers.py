@@ -132,6 +132,26 @@ def effect(
     return NumberText(f"{_signed(value, decimals)} % ({ends})", value)
 
 
+def factor(value: float, low: float, high: float) -> NumberText:
+    """Return a difference in per cent as a factor, rounded by its interval to one decimal at most.
+
+    The end of a very wide interval is cut off.
+
+    >>> factor(310.6, 299.2, 322.4), factor(150.0, -60.0, 3e9)
+    ('4.1 times (4.0 to 4.2)', '2.5 times (0.40 to more than 11)')
+    """
+    times, least, most = (1 + percent / 100 for percent in (value, low, high))
+    half = (most - least) / 2
+    if not math.isfinite(half) or half <= 0:
+        return NumberText(f"{significant(times)} times (no interval)", times)
+    if least <= 1 + _WIDEST / 100 < most:
+        ends = f"{significant(least)} to more than {1 + _WIDEST / 100:.0f}"
+        return NumberText(f"{significant(times)} times ({ends})", times)
+    decimals = min(max(_decimals_shown(least, most), 0), 1)
+    ends = f"{rounded(least, decimals)} to {rounded(most, decimals)}"
+    return NumberText(f"{rounded(times, decimals)} times ({ends})", times)
+
+
 def end_of_effect(value: float, low: float, high: float) -> str:
     """Return the size of one end of a difference in per cent, as `effect` rounds it.
 

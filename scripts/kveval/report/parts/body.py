@@ -26,8 +26,9 @@ from kveval.report.parts.blocks import (
     split_by_model,
     split_wide,
 )
-from kveval.report.sections import Block, Bullets, Paragraph, Section
+from kveval.report.sections import Block, Bullets, Code, Paragraph, Section, Tiles
 from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
+from kveval.report.tables.configuration import facts_line, origin_table
 from kveval.report.tables.guidance import guidance_table
 from kveval.report.tables.not_assessed import equal_configurations
 from kveval.report.tables.one_request import (
@@ -39,6 +40,7 @@ from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import arms_table, baselines_of, strategy_table
 from kveval.report.tables.reuse import memory_sentences, predicted_table, reuse_table
 from kveval.report.tables.value import cost_table, goodput_level, goodput_table
+from kveval.report.tiles import validity_sentence
 
 NOTES = {
     "miniature": (
@@ -115,28 +117,39 @@ GUIDANCE = (
 def first_screen(
     plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures: Pictures
 ) -> Iterator[Block]:
-    """Yield the first screen: the question, the answer, one figure, and what would make the answer more certain."""
-    # In the description, remarks on runs that were not measured for the campaign are a list.
-    lines = plan.description.splitlines()
-    items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-    about = " ".join(
-        " ".join(line for line in lines if not line.startswith("- ")).split()
-    )
-    about = " ".join(filter(None, (NOTES.get(measured.runs[0].weights), about)))
-    if about:
-        yield Paragraph(about, note=True)
-    if items:
-        yield Bullets(items)
+    """Yield the first screen: the question, the answer at a glance, one figure, the next command, and the rest of it."""
+    yield Paragraph(facts_line(plan, measured), small=True)
+    if note := NOTES.get(measured.runs[0].weights):
+        yield Paragraph(note, note=True)
     if len(machine_descriptions(measured.runs)) > 1:
         yield Paragraph(MACHINES, note=True)
     yield Paragraph(f"**{answer.question}**")
+    if answer.tiles:
+        yield Tiles(answer.tiles)
+    if answer.models is not None:
+        yield answer.models
+        yield Paragraph(validity_sentence(plan, measured))
+    if answer.command:
+        yield from headed("Next", Code(answer.command))
+    yield from pictures.take(answer.figure)
     *sentences, basis = answer.sentences
     sizes = tier_sizes_in_words(measured.tier_sizes())
     tiers = f" Tiers in host memory: {sizes}." if sizes else ""
-    yield Bullets([*sentences, f"{basis}{tiers}"])
-    yield from pictures.take(answer.figure)
+    yield from headed("In words", Bullets([*sentences, f"{basis}{tiers}"]))
     steps = [Bullets(answer.next_steps)] if answer.next_steps else []
     yield from headed("What would make the answer more certain", *steps)
+    yield from headed("About this campaign", *_description(plan))
+
+
+def _description(plan: ReportPlan) -> Iterator[Block]:
+    """Yield what the campaign's author says of it, and a list of remarks on runs that were not measured for it."""
+    lines = plan.description.splitlines()
+    items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    rest = [line for line in lines if not line.startswith("- ")]
+    if about := " ".join(" ".join(rest).split()):
+        yield Paragraph(about)
+    if items:
+        yield Bullets(items)
 
 
 def main_sections(
@@ -190,6 +203,7 @@ def main_sections(
     yield from (
         Section(title, [Bullets(items)]) for title, items in lists.items() if items
     )
+    yield Section("Where this comes from", [origin_table(plan, measured)])
 
 
 def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:

@@ -10,7 +10,16 @@ from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Table
 from kveval.report.figures.names import figure_names
 from kveval.report.html.page import render_page, write_page
-from kveval.report.sections import Block, Bullets, Code, Paragraph, Picture, Section
+from kveval.report.sections import (
+    Block,
+    Bullets,
+    Code,
+    Paragraph,
+    Picture,
+    Section,
+    Tile,
+    Tiles,
+)
 
 IMAGE = "data:image/svg+xml;base64,PHN2Zy8+"
 TABLE = Table(
@@ -33,6 +42,8 @@ def test_every_kind_of_block_is_shown_and_the_page_is_whole() -> None:
     )
     blocks = [
         Paragraph("Said.", note=True),
+        Paragraph("Measured today.", small=True),
+        Tiles([Tile("an arm", "4.1 times", ["228 against 55.6"], "better")]),
         Bullets(["one"]),
         Code("vllm serve <x>"),
         TABLE,
@@ -43,7 +54,11 @@ def test_every_kind_of_block_is_shown_and_the_page_is_whole() -> None:
     assert read.problems == []
     assert {"h1", "h2", "ul", "pre", "table", "figure", "img"} <= {*read.tags}
     assert '<div class="note"><p>Said.</p></div>' in text
+    assert '<p class="facts">Measured today.</p>' in text
+    assert '<p class="value better">4.1 times</p>' in text
+    assert "<p>228 against 55.6</p>" in text
     assert "<code>vllm serve &lt;x&gt;</code>" in text
+    assert text.count("Effects") == 1
     assert f'<img src="{IMAGE}" alt="Effects">' in text
     assert "<em>baseline</em>" in text
     assert '<td class="number" data-sort="1191.4">1,190 (1,150 to 1,240)</td>' in text
