@@ -76,6 +76,8 @@ class ReportedAnswer(ResultPart):
     question: str
     sentences: Annotated[list[str], Field(min_length=1, max_length=5)]
     next_steps: list[str]
+    command: str = ""
+    """what to paste for the first of the steps that a command takes; empty if none does"""
 
 
 class ReportedCampaign(ResultPart):
