@@ -15,6 +15,7 @@ from kveval.campaign.specification import Specification
 from kveval.configuration.config import Config
 from kveval.configuration.loading import load_config
 from kveval.curve.cells import (
+    block_count,
     curves_of,
     curves_of_prompts,
     demands,
@@ -26,6 +27,7 @@ from kveval.curve.cells import (
 )
 from kveval.load import traces
 from kveval.load.guidellm import data_argument, levels_of
+from kveval.load.workload import workload_of
 from kveval.workflow.planning.curve_figure import curve_panel
 from kveval.workflow.planning.curve_files import (
     curve_rows,
@@ -87,6 +89,7 @@ def test_a_cache_that_evicts_early_serves_a_range(laptop):
     found = curves_of(of(laptop, "lmcache-local", 4000), 2)
     low, high = found.hit_share_range
     assert 0.2 < low < high < 0.95
+    assert found.adds_points == 100 * (high - found.device_hit_share)
     assert curves_of(of(laptop, "native-offload", 4000), 2).hit_share_range[0] > high
 
 
@@ -131,6 +134,22 @@ def test_turns_find_what_earlier_ones_had(laptop):
     assert ceiling == pytest.approx(
         (384 + 768 + 1152) / (320 + 704 + 1088 + 1472), abs=0.01
     )
+
+
+def test_the_blocks_of_random_bursts_are_those_of_the_requests_that_are_sent():
+    workload = workload_of(
+        {
+            "profile": "bursts",
+            "bursts": {"factor": 5.0, "share": 0.1, "mean_s": 20.0},
+            "levels": [240],
+            "seconds": 20,
+            **{"prompt_tokens": 128, "output_tokens": 32},
+            **{"prefix_tokens": 320, "prefix_count": 5},
+        }
+    )
+    # 240 a minute for 20 s: 80 requests of 480 tokens.
+    assert block_count(workload, 240, 16) == pytest.approx(80 * 480 / 16)
+    assert block_count(workload, 240, 32) == pytest.approx(80 * 480 / 32)
 
 
 @pytest.mark.parametrize("name", ["laptop", "replayed"])
