@@ -14,7 +14,14 @@ BESIDE_VERDICTS = [
 ]
 SUMMARIES = [
     f"{ANALYSIS}/{name}.csv"
-    for name in ("summary", "detailed", "pcp_summary_stats", "predicted", "one_request")
+    for name in (
+        "summary",
+        "detailed",
+        "pcp_summary_stats",
+        "predicted",
+        "one_request",
+        "waterfall",
+    )
 ]
 SUMMARIES += [f"{ANALYSIS}/costs.csv"] if CAMPAIGN.prices else []
 # A table that the report links to without reading it.

@@ -6,12 +6,14 @@ command of the user's. Of several servers behind one address, each is read at it
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from kveval.campaign.campaign_file import ExistingServer
+from kveval.campaign.specification import Specification
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local.engine import HostEngine
 from kveval.engines.local.load_runner import require_load_possible
@@ -36,6 +38,32 @@ _LOOK_S = 2.0
 _NO_LOG = Path("the log of whoever started it")
 _NOT_FOUND = (404, 405)
 _READY_S, _READY_POLL_S = 60.0, 1.0
+
+
+def endpoints_of(
+    specification: Specification,
+    existing: ExistingServer,
+    required: Collection[str] = (),
+) -> dict[str, Endpoint]:
+    """Return an arm's server, or its replicas, by address; `required`: the counters that prove the arm active."""
+    program = server_of(specification.versions)
+    name, key = specification.model.served_name, key_of(existing)
+    return {
+        address: Endpoint(
+            program,
+            name,
+            fetch_from(address, key),
+            _NO_LOG,
+            number=number,
+            required=required,
+        )
+        for number, address in enumerate(existing.metrics or (existing.url,))
+    }
+
+
+def key_of(existing: ExistingServer) -> str:
+    """Return the key that a server asks for, "" for none."""
+    return os.environ.get(existing.key, "") if existing.key else ""
 
 
 class AttachedServer(AddressedServer):
@@ -114,26 +142,18 @@ class AttachedDeployer(Deployer[AttachedServer]):
 
     def __init__(self, job: Job, existing: ExistingServer, log: Path, say: Log) -> None:
         specification = job.specification
-        program = server_of(specification.versions)
-        name = specification.model.served_name
-        key = os.environ.get(existing.key, "") if existing.key else ""
-        servers = {}
-        for number, address in enumerate(existing.metrics or (existing.url,)):
-            servers[address] = Endpoint(
-                program,
-                name,
-                fetch_from(address, key),
-                _NO_LOG,
-                number=number,
-                required=job.required_names,
-            )
-        front = Endpoint(program, name, fetch_from(existing.url, key), _NO_LOG)
+        servers = endpoints_of(specification, existing, job.required_names)
+        front = replace(
+            next(iter(servers.values())),
+            fetch=fetch_from(existing.url, key_of(existing)),
+        )
         self._specification = specification
         self._existing = existing
         self._log = log
         self._switches = Switches.of_campaign(job.campaign)
         self._server = AttachedServer(servers, front, existing.url)
         self._say = say
+        self._stack: list[dict[str, Any]] = []
         self.empties_caches = True
         """Whether its endpoint to empty its caches is open, as far as it was asked yet."""
 
@@ -151,6 +171,7 @@ class AttachedDeployer(Deployer[AttachedServer]):
             server.require_declared(self._specification)
             if not self._specification.load_from_tier:
                 server.endpoints[0].require_loading_switchable()
+            self._stack = server.map_endpoints(Endpoint.stack)
         except (HttpError, CounterError) as error:
             raise DeploymentError(
                 f"the server at {server.url} cannot be measured: {error}",
@@ -226,8 +247,9 @@ class AttachedDeployer(Deployer[AttachedServer]):
         return dict.fromkeys((self._server.url, *self._existing.metrics), "{server}")
 
     def facts(self) -> dict[str, Any]:
-        """Return that the run was attached to a server, and what could be done with its caches."""
-        return {"attached": {"empties_caches": self.empties_caches}}
+        """Return that the run was attached to a server, what that told of itself, and what could be done with its caches."""
+        facts = {"empties_caches": self.empties_caches, "stack": self._stack}
+        return {"attached": facts}
 
 
 class AttachedEngine(HostEngine):

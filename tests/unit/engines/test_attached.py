@@ -111,7 +111,9 @@ def test_a_server_started_by_hand_is_measured_and_left_running(
     assert run.hardware["fingerprint"] == hardware.probe()["fingerprint"]
     assert "attaching to the server" in log.read_text()
     text = next((tmp_path / "store").rglob("run.json")).read_text()
-    assert json.loads(text)["attached"] == {"empties_caches": True}
+    attached = json.loads(text)["attached"]
+    assert attached["empties_caches"] is True
+    assert [told["version"] for told in attached["stack"]] == ["0.32.0+cpu"]
     assert url not in text
 
 
@@ -135,13 +137,12 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
     """A server of the declared version whose caches nobody can empty."""
 
     key = ""
-    metrics_open = False
     page = b""
 
     def do_GET(self) -> None:
         version, model = {"version": "0.32.0"}, {"id": "Qwen3-0.6B-miniature"}
         answers = {"/version": version, "/v1/models": {"data": [model]}}
-        self.answer(answers | ({"/metrics": None} if self.metrics_open else {}))
+        self.answer(answers | {"/metrics": None})
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -179,7 +180,10 @@ def test_caches_that_no_endpoint_empties_are_told_once_and_left(job: Job) -> Non
         deployer.start()
         deployer.refresh(restart=False)
         deployer.server.require_alive()
-        assert deployer.facts() == {"attached": {"empties_caches": False}}
+        attached = deployer.facts()["attached"]
+    assert attached["empties_caches"] is False
+    [told] = attached["stack"]
+    assert (told["version"], told["connector"]) == ("0.32.0", None)
     assert ["no open endpoint" in message for message in messages] == [True]
 
 
@@ -193,7 +197,6 @@ def test_two_arms_on_one_server_need_its_caches_emptied(
         with pytest.raises(DeploymentError, match="no open endpoint") as error:
             deployer_at(job, url).refresh(restart=False)
         assert error.value.code == "caches_not_emptied"
-        monkeypatch.setattr(OpenServer, "metrics_open", True)
         with pytest.raises(DeploymentError) as error:
             deployer_at(job, url).start()
         assert error.value.code == "loading_not_switched"
@@ -203,7 +206,6 @@ def test_counters_of_replicas_are_summed_recorded_apart_and_read_at_their_addres
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kveval.engines.attached._LOOK_S", 0.5)
-    monkeypatch.setattr(OpenServer, "metrics_open", True)
     page = b"# TYPE vllm:x_total counter\nvllm:x_total 2.0\n"
     monkeypatch.setattr(OpenServer, "page", page)
     with open_server() as gateway, open_server() as one, open_server() as two:

@@ -11,8 +11,11 @@ from typing import Any, ClassVar
 import pytest
 from tests.support.config_files import changed, load
 
+from kveval.engines.attached import endpoints_of
 from kveval.host.findings import Finding
 from kveval.workflow.doctor.doctor import diagnose
+from kveval.workflow.planning.changed_stacks import changed_stacks
+from kveval.workflow.planning.stored import StoredRuns, StoreIndex
 
 
 class Server(http.server.BaseHTTPRequestHandler):
@@ -159,6 +162,38 @@ def test_each_replica_and_what_is_before_them_is_asked(
     texts = [finding.what for finding in found if finding.check == "no-offload"]
     assert [text.split(": ")[0] for text in texts] == [one, two, one]
     assert texts[-1].endswith("in front of 2 servers")
+
+
+def test_a_stored_run_of_a_stack_that_has_changed_since_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another size of the device's cache; a run that recorded nothing of its stack is not judged."""
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    files = changed(("config", "engine"), "existing")
+    with serving(**{"/metrics": ""}) as url:
+        named = {"url": url, "key": "OUR_KEY", "served_model": "prod/qwen"}
+        switched = {"url": url, "switch": "true"}
+        files["config"]["existing"] = {"no-offload": named, "native-offload": switched}
+        config = load(tmp_path, files)
+        [cell] = [one for one in config.cells if one.scenario == "no-offload"][:1]
+        [endpoint] = endpoints_of(
+            config.specification(cell), config.campaign.existing["no-offload"]
+        ).values()
+        stack = endpoint.stack()
+        runs = {1: [stack], 2: [{**stack, "device_blocks": 100}], 3: None}
+        places = {}
+        for number, told in runs.items():
+            places[number] = (tmp_path / f"run-{number}",)
+            places[number][0].mkdir()
+            attached = {} if told is None else {"attached": {"stack": told}}
+            (places[number][0] / "run.json").write_text(json.dumps(attached))
+        index = StoreIndex({config.measurement_id(cell): StoredRuns(places)})
+        lines = list(changed_stacks(config, index))
+    changes = [line for line in lines if "has changed" in line]
+    assert changes == [
+        f"  {cell.path} run 2, stored: the stack has changed since: device_blocks 100 -> null"
+    ]
+    assert any(line.startswith("native-offload: not asked") for line in lines)
 
 
 def test_an_address_where_nothing_answers_is_an_error(tmp_path: Path) -> None:

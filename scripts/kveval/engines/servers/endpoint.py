@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,16 @@ class Endpoint:
             ):
                 message = f"the server is healthy but generates nothing; see {self.log}"
                 raise DeploymentError(message, code="generates_nothing")
+
+    def stack(self) -> dict[str, Any]:
+        """Return its release, and what it tells of its caches and of what is behind them; None for what it does not tell.
+
+        Raises HttpError, CounterError.
+        """
+        self.version = self.program.version(self.ask)
+        facts = asdict(self.program.facts(parse_samples(self.page()), self.ask))
+        del facts["read_from"]
+        return {"version": self.version, **facts}
 
     def require_loading_switchable(self) -> None:
         """Raise DeploymentError unless a request can switch loading off: by the release, and by what is configured."""

@@ -20,6 +20,7 @@ from kveval.analysis.cells import (
 )
 from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
+from kveval.analysis.waterfall import waterfall
 from kveval.campaign.cell import BLOCKS, Cell
 from kveval.campaign.size import Size
 from kveval.load.workload import workload_of
@@ -208,6 +209,11 @@ class Measured:
     def activity(self) -> pd.DataFrame:
         """The work of the tiers, see `tier_activity`."""
         return tier_activity(self.runs)
+
+    @cached_property
+    def waterfall(self) -> pd.DataFrame:
+        """The stages between tokens that came before and those delivered, see `analysis.waterfall`."""
+        return waterfall(self.runs, self.levels, self.peaks, self.comparison)
 
     # Cached, as the tables of a report look up the rows of a cell thousands of times.
 

@@ -38,8 +38,9 @@ from kveval.report.tables.one_request import (
 )
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import arms_table, baselines_of, strategy_table
-from kveval.report.tables.reuse import memory_sentences, predicted_table, reuse_table
+from kveval.report.tables.reuse import memory_sentences, predicted_table
 from kveval.report.tables.value import cost_table, goodput_level, goodput_table
+from kveval.report.tables.waterfall import waterfall_table
 from kveval.report.tiles import validity_sentence
 
 NOTES = {
@@ -71,10 +72,10 @@ LENGTHS = (
     " beyond copying and computing. From these follows the length from which loading a prefix is faster than computing"
     " it again."
 )
-REUSE = (
-    "Shares of the prompt tokens that came from caches: computed from the requests that were sent and the sizes of the"
-    " caches, and found by the servers' own counters, both over the whole level, warm-up included. The interval is over"
-    " runs, each of which has its own requests. A difference without a listed cause is a finding about the server."
+WATERFALL = (
+    "Per cent of the prompt tokens, each stage at most the one before: computed from the requests that were sent and"
+    " the sizes of the caches, then counted by the servers over the whole level, warm-up included. Blank: not known. In"
+    " **bold**: more than the stage before, so that one of them is wrong."
 )
 ONE_REQUEST = (
     "What a hit buys a single request: the time to the first token of a prompt that nobody had sent (cold), sent again"
@@ -159,11 +160,11 @@ def main_sections(
     overview = [*_overview(plan, measured), *pictures.take(*OVERVIEW)]
     yield Section("By model", [*overview, *_models(plan, measured, pictures)])
     yield from _one_request(plan, measured)
-    shares = [*split_by_model(reuse_table(plan, measured, at_common_level_only=True))]
+    stages = [*split_by_model(waterfall_table(plan, measured))]
     yield from section_unless_empty(
-        "Reuse, computed and found",
-        [*(pictures.of_section("reuse") if shares else []), *shares],
-        REUSE,
+        "Where hits are lost",
+        [*stages, *(pictures.of_section("reuse") if stages else [])],
+        WATERFALL,
     )
     bought = [*split_by_model(predicted_table(plan, measured))]
     if bought:

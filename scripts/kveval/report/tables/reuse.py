@@ -24,29 +24,21 @@ _MUCH_IN_PROGRESS = 25.0
 _SAME_TOKENS = 2.0
 
 
-def reuse_table(
-    plan: ReportPlan, measured: Measured, *, at_common_level_only: bool
-) -> Table:
-    """Return a row per cell and level with a prediction, means over runs.
-
-    `at_common_level_only`: at the level at which a model's cells are compared, without the column of the level.
-    """
+def reuse_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return a row per cell and level with a prediction, means over runs."""
     shares: dict[Cell, list[ServedShare]] = {}
     for share in served_shares(measured.levels, measured.runs):
-        at_common_level = share.level == measured.common_level(share.cell.model)
-        if at_common_level or not at_common_level_only:
-            shares.setdefault(share.cell, []).append(share)
+        shares.setdefault(share.cell, []).append(share)
     rows = []
     for cell in plan.ordered_cells:
         for share in sorted(shares.get(cell, ()), key=lambda share: share.level):
-            row = [cell.model, cell.label]
-            row += [] if at_common_level_only else [f"{share.level}"]
+            row = [cell.model, cell.label, f"{share.level}"]
             row += [text(share) for text in _COLUMNS.values()]
             rows.append([*row, likely_cause(share) if share.is_finding else ""])
     header = [
         "model",
         "arm",
-        *([] if at_common_level_only else [measured.level_unit.heading]),
+        measured.level_unit.heading,
         *_COLUMNS,
         _FINDING,
     ]
