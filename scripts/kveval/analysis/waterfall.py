@@ -191,11 +191,10 @@ def leak_of(stages: Stages, facts: CellFacts) -> Leak:
     offered = {"offered_percent": stages.percent("offered")}
     if stages.percent("offered") < LEAST_POINTS:
         return Leak("nothing_offered", "offered", offered)
-    least = max(LEAST_POINTS, stages.tolerance_points)
     losses = {
         name: loss
         for name, loss in stages.losses().items()
-        if loss >= least and name in _LOST_AT
+        if name in _LOST_AT and loss >= _least_points(stages, name)
     }
     if losses:
         stage = max(losses, key=losses.__getitem__)
@@ -205,6 +204,12 @@ def leak_of(stages: Stages, facts: CellFacts) -> Leak:
     if "found" not in known:
         return Leak("unknown", "found", {"reason": ""})
     return _without_loss(stages, facts, offered)
+
+
+def _least_points(stages: Stages, name: str) -> float:
+    """Return the loss from which a stage is named: of counted ones, more than requests in progress can make."""
+    counted = name in ("found", "delivered")
+    return max(LEAST_POINTS, stages.tolerance_points if counted else 0.0)
 
 
 def _without_loss(

@@ -86,6 +86,12 @@ def test_a_run_whose_partner_has_no_value_has_a_code_of_its_own() -> None:
     assert codes(row) == {("arm", 5): "not_measured", ("reference", 5): "no_pair"}
 
 
+def test_a_run_is_single_where_the_others_were_not_measured() -> None:
+    assert judged(without(campaign(), ARM, [2, 3, 4, 5]))["verdict"] == words.SINGLE_RUN
+    failed = judged(with_values(campaign(), ARM, [2, 3, 4, 5], checks_failed="turns"))
+    assert (failed["verdict"], failed["grounds"]) == (words.NOT_ASSESSED, "few_runs")
+
+
 def test_the_side_that_was_idle_is_the_one_that_is_named() -> None:
     levels = bridged(1000.0)
     levels["exercised"] = levels["exercised"].astype("boolean")

@@ -250,6 +250,31 @@ def test_every_leak_is_one_of_the_list_and_has_a_sentence() -> None:
     assert reached == {*LEAKS}
 
 
+def test_requests_in_progress_may_be_found_and_not_delivered_yet() -> None:
+    short = dataclasses.replace(stages(found=900, delivered=800), tolerance_points=12.0)
+    assert leak_of(short, TIERED).code == "none"
+    # They do not explain what is computed.
+    small = dataclasses.replace(
+        stages(held=800, found=800, delivered=800), tolerance_points=12.0
+    )
+    assert leak_of(small, TIERED).code == "caches_too_small"
+
+
+@pytest.mark.parametrize(
+    ("failed", "remedy"),
+    [
+        ({"stores_dropped": 9.0, "store_allocations_failed": 1.0}, "faster tier"),
+        ({"stores_dropped": 1.0, "store_allocations_failed": 9.0}, "larger tier"),
+        ({"promotions_failed": 9.0}, "log"),
+    ],
+)
+def test_the_most_frequent_failed_transfer_has_the_remedy(
+    failed: dict[str, float], remedy: str
+) -> None:
+    facts = dataclasses.replace(TIERED, failed=failed)
+    assert remedy in leak_sentence(leak(facts, found=400, delivered=400))
+
+
 def test_hits_without_throughput_are_said_as_such() -> None:
     facts = dataclasses.replace(TIERED, throughput_percent=6.0, decoding_percent=92.0)
     said = leak_sentence(leak(facts, found=890, delivered=890))

@@ -107,6 +107,15 @@ def _number(value: Any) -> float:
 
 
 Facts = Mapping[str, Any]
+# What the most frequent failed transfer asks for.
+_ROOM = "a larger tier in host memory has room for them"
+_REMEDIES = {
+    "stores_dropped": "a faster tier behind host memory takes them",
+    "stores_skipped": "store at the first request, not after several",
+    "store_allocations_failed": _ROOM,
+    "promotion_allocations_failed": _ROOM,
+    "lmcache_mp_l1_allocation_failure_chunks_total": _ROOM,
+}
 
 
 def _unknown(leak: Leak, facts: Facts, _: ServedShare | None) -> str:
@@ -149,7 +158,9 @@ def _mirrors(_: Leak, facts: Facts, __: ServedShare | None) -> str:
 
 def _too_small(_: Leak, facts: Facts, __: ServedShare | None) -> str:
     larger = _needed(facts)
-    advice = f"; a tier of {larger} would hold most of the rest" if larger else ""
+    advice = (
+        f"; a tier of {larger} would hold nine tenths of the rest" if larger else ""
+    )
     return f"device and tier hold {_part(facts)}{advice}"
 
 
@@ -179,12 +190,7 @@ def _failed(leak: Leak, facts: Facts, _: ServedShare | None) -> str:
     listed = "; ".join(
         f"{count:,.0f} {FAILED_TRANSFERS[name]}" for name, count in counts.items()
     )
-    room = any("allocation" in name for name in counts)
-    remedy = (
-        "a larger tier in host memory has room for them"
-        if room
-        else "the server's log has their causes"
-    )
+    remedy = _REMEDIES.get(max(counts, key=counts.get), "the server's log has why")
     return f"{facts['lost_points']:.0f} points were lost before they were {leak.stage}, with {listed}: {remedy}"
 
 
@@ -222,7 +228,7 @@ def _decoding(_: Leak, facts: Facts, __: ServedShare | None) -> str:
 
 
 def _none(_: Leak, facts: Facts, __: ServedShare | None) -> str:
-    return f"nothing is: {facts['percent']:.0f} of the {facts['offered_percent']:.0f} % that came before were served"
+    return f"nothing: {facts['percent']:.0f} of the {facts['offered_percent']:.0f} % that came before were served"
 
 
 _SENTENCES: Mapping[str, Callable[[Leak, Facts, ServedShare | None], str]] = {
