@@ -1,4 +1,4 @@
-"""What a reader meets first, and nothing else: six verdicts, and at most twelve warnings, each with what removes it.
+"""The vocabulary of the first screen: six verdicts, and at most twelve warnings, each with what removes it.
 
 docs/verdicts.md has both as tables made from here. A table further down may say more; every check that is not among the
 warnings is counted ("61 checks passed") and listed in an appendix.
