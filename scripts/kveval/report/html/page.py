@@ -24,7 +24,7 @@ from kveval.report.sections import Picture, Section
 _HERE = Path(__file__).parent
 # Bytes. A page of all figures is to be small enough to be sent: a drawing of many points becomes an image.
 _LARGEST_DRAWING, _LARGEST_IMAGE = 90_000, 30_000
-_COLOURS = 64
+_COLOURS = 32
 _UNSEEN = (
     (re.compile(r"<metadata>.*?</metadata>", re.DOTALL), ""),
     (re.compile(r"\s*\n\s*"), " "),
