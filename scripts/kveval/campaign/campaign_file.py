@@ -347,6 +347,19 @@ class ExistingServer(Strict):
     """seconds for that command, and as many again until the server answers"""
 
 
+class PrometheusServer(Strict):
+    """A Prometheus that scrapes already what a recording of this host does not see, such as GPUs and nodes."""
+
+    url: Address = Field(description="its address: http://HOST:PORT")
+    key: VariableName | None = None
+    """environment variable with the token that it asks for; written nowhere"""
+    series: Annotated[
+        dict[VariableName, Annotated[tuple[Text, ...], Field(min_length=1)]],
+        Field(min_length=1),
+    ]
+    """selectors of series, by the name that their exporter has in recordings: {dcgm: ['DCGM_FI_DEV_GPU_UTIL']}"""
+
+
 class Campaign(Strict):
     """One evaluation."""
 
@@ -376,6 +389,8 @@ class Campaign(Strict):
     """with engine kubernetes: the site; most of it is not part of a measurement's id"""
     existing: dict[Name, ExistingServer] = Field({})
     """with engine existing: what answers as each arm of the matrix"""
+    prometheus: PrometheusServer | None = None
+    """asked after each run for what only it has of that time; no part of a measurement's id"""
     workload: Name = Field(
         description="the load: an entry of workloads.yaml, or of workloads"
     )
@@ -453,6 +468,9 @@ class Campaign(Strict):
             message = f"cluster and server.release belong to engine kubernetes, not to {self.engine}"
             yield Mistake(message, "cluster_alone")
         yield from self._existing_mistakes()
+        if self.engine == "kubernetes" and self.prometheus is not None:
+            message = "prometheus is for engines local and existing; on a cluster every node is recorded itself"
+            yield Mistake(message, "prometheus_on_cluster")
         if (
             self.prices is not None
             and self.prices.host_hour_usd is None
