@@ -114,6 +114,7 @@ rule summarise_campaign:
         pcp_summary_stats=f"{ANALYSIS}/pcp_summary_stats.csv",
         predicted=f"{ANALYSIS}/predicted.csv",
         one_request=f"{ANALYSIS}/one_request.csv",
+        waterfall=f"{ANALYSIS}/waterfall.csv",
     log:
         f"{LOGS}/{{so_far}}summarise_campaign.log",
     conda:

@@ -61,8 +61,10 @@ from kveval.workflow.report_settings import (
     campaign_models,
     comparison_settings,
     figure_families,
+    report_command,
     report_settings,
 )
+from kveval.workflow.restoring import Restoring
 from kveval.workflow.runs import PILOT, SO_FAR, Runs
 from kveval.workflow.slurm import UnseenJobs, require_seen_jobs
 
@@ -94,6 +96,7 @@ except Failure as error:
 
 RUNS = Runs.of(CONFIG, jobs_share_folder=INVOCATION.shared_folder)
 CAMPAIGN = CONFIG.campaign
+RESTORING = Restoring(CAMPAIGN)
 # What jobs read: inputs.smk.
 CAMPAIGN_FILE = resolved_campaign_file(VALUES)
 RESULTS, LOGS = CAMPAIGN.results, f"logs/{CAMPAIGN.name}"
@@ -107,6 +110,7 @@ ALL_RUNS = f"{ANALYSIS}/runs.jsonl.zst"
 CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in RUNS.cells]
 MODELS, FIGURE_FAMILIES = campaign_models(RUNS), figure_families(RUNS)
 SETTINGS = report_settings(RUNS)
+COMMAND = report_command(INVOCATION.configfiles, GIVEN.get("site"))
 # The file that stands for a run in the analysis, and the run's files that are inputs where jobs share no folder.
 RUN_POINTER, RUN_FILES = (
     ("measurement.json", [])
@@ -138,14 +142,22 @@ onstart:
         warn=logger.warning,
         measured_here="benchmark" not in INVOCATION.sent,
     )
+    RESTORING.begin(RequestedJobs.of(workflow).measured)
 
 
 onsuccess:
+    restored, lines = RESTORING.finish()
+    # What is registered first is printed last.
+    print_last(lines)
     print_last(after_success(RUNS, RequestedJobs.of(workflow)))
+    if not restored:
+        raise SystemExit(1)
 
 
 onerror:
     ended = STOPPING.finish()
+    _, lines = RESTORING.finish()
+    print_last(lines, STOPPING.output)
     ending = (RUNS, RequestedJobs.of(workflow), INVOCATION.configfiles, BEGAN)
     if STOPPING.reason:
         why = f"Stopped ({STOPPING.reason}): {ended}. {left_elsewhere(workflow)}".rstrip()

@@ -14,7 +14,14 @@ BESIDE_VERDICTS = [
 ]
 SUMMARIES = [
     f"{ANALYSIS}/{name}.csv"
-    for name in ("summary", "detailed", "pcp_summary_stats", "predicted", "one_request")
+    for name in (
+        "summary",
+        "detailed",
+        "pcp_summary_stats",
+        "predicted",
+        "one_request",
+        "waterfall",
+    )
 ]
 SUMMARIES += [f"{ANALYSIS}/costs.csv"] if CAMPAIGN.prices else []
 # A table that the report links to without reading it.
@@ -114,6 +121,8 @@ rule write_report:
         failures=failures_so_far,
         pilots=pilots_so_far,
         metrics=METRICS,
+        command=COMMAND,
+        measures=not RUNS.elsewhere.runs,
         library=code_behind("write_report", beside=[METRICS]),
     message:
         "Writing {output.report}"

@@ -1,4 +1,4 @@
-"""Summarise the campaign: rows per cell and level, means over models; costs, predicted gains, times of one request."""
+"""Summarise the campaign: rows per cell and level, means over models; costs, predicted gains, times of one request, hits."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ from kveval.analysis.costs import costs
 from kveval.analysis.one_request import one_request_times
 from kveval.analysis.peaks import read_table
 from kveval.analysis.summaries import summary_tables
+from kveval.analysis.waterfall import waterfall
 from kveval.report.data.reading import read_report_plan
 from kveval.store.run_file import collected_runs
 
@@ -27,6 +28,7 @@ if __name__ == "__main__":
     )
     tables["predicted"] = predicted_benefits(runs, *judged, requests, plan.baseline_of)
     tables["one_request"] = one_request_times(runs)
+    tables["waterfall"] = waterfall(runs, *judged)
     if "costs" in made:
         tables["costs"] = costs(*judged, runs, plan.prices, plan.stores)
     for name, path in made.items():

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from kveval.analysis.peaks import read_table
 from kveval.campaign.cell import Cell
 from kveval.report.data.reading import read_measured, read_metrics, read_report_plan
 from kveval.report.figures.names import drawn_figures
@@ -23,8 +24,13 @@ if __name__ == "__main__":
     failures = {
         Cell.from_path(path): reason for path, reason in params.failures.items()
     }
-    measured = replace(measured, failures=failures | reasons(map(Path, inputs.cells)))
+    # Not read with the others: jobs that draw and export do not wait for it.
+    predicted = read_table(Path(inputs.comparison).with_name("predicted.csv"))
+    failures |= reasons(map(Path, inputs.cells))
+    measured = replace(measured, failures=failures, predicted=predicted)
     figures, lacking = drawn_figures(map(Path, inputs.figures))
-    plan = read_report_plan(params.plan, read_metrics(Path(params.metrics)))
+    command = {"command": params.command, "measures": params.measures}
+    settings = {**params.plan, **command}
+    plan = read_report_plan(settings, read_metrics(Path(params.metrics)))
     root = write_report(plan, measured, figures, output, lacking)
     write_page(plan, measured, root, figures, output.with_name(PAGE))

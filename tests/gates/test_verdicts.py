@@ -3,6 +3,7 @@
 KVEVAL_UPDATE_GOLDEN=1 holds what is made now.
 """
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,10 +21,10 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.report.answer import answer_of
-from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.export.report_json import report_content, to_json
+from kveval.report.build_result import comparison_results
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.markdown import markdown_table
-from kveval.report.tables.not_assessed import gap_table
+from kveval.report.tables.not_assessed import gap_table, gaps_of
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
     arms_table,
@@ -86,7 +87,7 @@ def _texts(name: str) -> dict[str, str]:
         peak_comparison=tables["peaks"],
     )
     plan = _plan(case, baselines)
-    report = markdown_table(gap_table(plan, measured, {}))
+    report = markdown_table(gap_table(gaps_of(plan, measured, {})))
     if not case.tables_only:
         report = "\n\n".join([report, *_report(plan, measured)])
     return files | {f"{name}/report.md": report}
@@ -112,8 +113,8 @@ def _report(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     for model in plan.models_by_size:
         yield markdown_table(arms_table(plan, measured, model))
         yield markdown_table(comparison_table(measured, model, THROUGHPUT))
-    content = report_content(plan, measured, {}, {}, Table([], []))
-    yield to_json(content["comparisons"])
+    comparisons = [row.model_dump() for row in comparison_results(measured)]
+    yield json.dumps(comparisons, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def test_every_case_gets_the_verdicts_that_it_got() -> None:

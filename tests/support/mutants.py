@@ -18,7 +18,6 @@ import importlib
 import json
 import math
 import os
-import random
 import re
 import resource
 import shutil
@@ -29,6 +28,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeGuard
 
@@ -216,16 +216,26 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def drawn(seed: int, count: int) -> list[Mutant]:
-    """Return mutants, drawn from the groups in turn; the first ones of a larger `count` are those of a smaller one."""
-    generator = random.Random(seed)
+    """Return mutants, drawn from the groups in turn; the first ones of a larger `count` are those of a smaller one.
+
+    A change of a file changes nothing of the order of those of other files.
+    """
     orders = []
     for places in GROUPS.values():
         files = [path for place in places for path in _files(_LIBRARY / place)]
-        mutants = [mutant for path in files for mutant in mutants_of(path)]
-        generator.shuffle(mutants)
-        orders.append(mutants)
+        keyed = [pair for path in files for pair in _keyed(path, seed)]
+        orders.append([mutant for _, mutant in sorted(keyed, key=itemgetter(0))])
     in_turn = [mutant for several in zip(*orders, strict=False) for mutant in several]
     return in_turn[:count]
+
+
+def _keyed(path: Path, seed: int) -> Iterator[tuple[str, Mutant]]:
+    """Yield the mutants of a file, each with a key by which it is drawn."""
+    seen = Counter[str]()
+    for mutant in mutants_of(path):
+        text = f"{mutant.file}: {mutant.before} -> {mutant.after}"
+        yield content_hash(f"{seed}, {seen[text]}, {text}"), mutant
+        seen[text] += 1
 
 
 def _files(place: Path) -> list[Path]:
@@ -256,7 +266,7 @@ class Nearest:
         # In importlib's terms the package's beginning is a module of its own.
         name = module.removesuffix(".__init__")
         reaching = {name, *self._graph.find_downstream_modules(name)}
-        surroundings = _words(_statement_at(REPOSITORY / mutant.file, mutant.line))
+        surroundings = _words(_surroundings(REPOSITORY / mutant.file, mutant.line))
         scores = {
             file: self._score(surroundings, self._words[file])
             for file, imports in self._imports.items()
@@ -275,16 +285,19 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"[A-Za-z_]\w{4,}", text))
 
 
-def _statement_at(path: Path, line: int) -> str:
-    """Return the statement of a module that a line is in: a whole function or class."""
+def _surroundings(path: Path, line: int) -> str:
+    """Return the innermost function or class that a line is in, else its statement, below the module's name."""
     source = path.read_text()
-    statements = ast.parse(source).body
-    (text,) = (
-        ast.get_source_segment(source, statement)
-        for statement in statements
-        if statement.lineno <= line <= (statement.end_lineno or line)
-    )
-    return f"{path.stem} {text}"
+    tree = ast.parse(source)
+    definitions = ast.FunctionDef | ast.ClassDef
+    nodes = [node for node in ast.walk(tree) if isinstance(node, definitions)]
+    around = [
+        node
+        for node in (*tree.body, *nodes)
+        if node.lineno <= line <= (node.end_lineno or line)
+    ]
+    innermost = max(around, key=lambda node: node.lineno)
+    return f"{path.stem} {ast.get_source_segment(source, innermost)}"
 
 
 @functools.cache

@@ -3,6 +3,8 @@
 <!-- keys of NAME -->: the keys of a campaign (NAME: Campaign) or of an entry of config/schema.json's $defs
 <!-- checks -->: what every rule demands, with the checks that hold it
 <!-- exclusions -->: the reasons to leave a run out of a comparison
+<!-- leaks -->: the codes of where a cell loses hits
+<!-- stage sources -->: where the numbers of a waterfall's stages are from
 <!-- findings -->: the codes of what is found of a comparison, by input and effect
 <!-- KV sizes -->: the bytes of the keys and values of every model of config/models.yaml, by dtype and ranks
 """
@@ -20,13 +22,14 @@ from tests.support.paths import CONFIG
 from kveval.analysis.statistics.exclusions import REASONS
 from kveval.analysis.statistics.findings import CODES, INPUTS, SEVERITIES
 from kveval.analysis.verdict_tables import CHECKS, RULES
+from kveval.analysis.waterfall import LEAKS, SOURCES
 from kveval.configuration.loading import load_config
 from kveval.workflow.command.kv_sizes import HEADINGS, kv_sizes
 
 # Keys of which one stands in place of those that are required.
 INSTEAD = {"extends", "import", "compare"}
 MARKED = re.compile(
-    r"^<!-- (keys of (\w+)|checks|exclusions|findings|KV sizes) -->\n\n?((?:\|.*\n)*)",
+    r"^<!-- (keys of (\w+)|checks|exclusions|leaks|stage sources|findings|KV sizes) -->\n\n?((?:\|.*\n)*)",
     re.MULTILINE,
 )
 
@@ -42,6 +45,8 @@ def _made(mark: str, entry: str | None) -> str:
     made = {
         "checks": _checks,
         "exclusions": _exclusions,
+        "leaks": _leaks,
+        "stage sources": _stage_sources,
         "findings": _findings,
         "KV sizes": _kv_sizes,
     }
@@ -54,6 +59,16 @@ def _exclusions() -> str:
         for code, reason in REASONS.items()
     ]
     return _table(("code", "the run is left out because", "failed"), rows)
+
+
+def _leaks() -> str:
+    rows = [(f"`{code}`", _cell(meaning)) for code, meaning in LEAKS.items()]
+    return _table(("code", "the cell has it when"), rows)
+
+
+def _stage_sources() -> str:
+    rows = [(source, _cell(meaning)) for source, meaning in SOURCES.items()]
+    return _table(("source", "the number is from"), rows)
 
 
 def _findings() -> str:

@@ -12,7 +12,7 @@ from tests.support.document_checks import Document, Percentage, judge_document
 from tests.support.markdown import fixed_fragments, parts_of
 
 from kveval.analysis.levels.outcomes import Outcome
-from kveval.analysis.statistics.verdicts import IDLE, VERDICTS, WITHOUT_VERDICT
+from kveval.analysis.statistics.verdict_words import IDLE, VERDICTS, WITHOUT_VERDICT
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.report import next_steps, parts
 from kveval.report.answer import answer_of
@@ -23,7 +23,8 @@ from kveval.report.parts.body import missing_runs
 from kveval.report.sections import Picture, Section
 from kveval.report.tables.caches import tier_text
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
-from kveval.report.tables.not_assessed import gap_table
+from kveval.report.tables.not_assessed import gap_table, gaps_of
+from kveval.report.tiles import validity_sentence
 
 
 def judge_report(
@@ -41,7 +42,10 @@ def document_of(
     plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path
 ) -> Document:
     """Return a rendered report with everything that its sentences may rest on."""
-    guidance, gaps = body.guidance_table(plan, measured), gap_table(plan, measured, {})
+    guidance, gaps = (
+        body.guidance_table(plan, measured),
+        gap_table(gaps_of(plan, measured, {})),
+    )
     rows = measured.all_comparisons.to_dict("records")
     shown = [
         *answer_of(plan, measured).sentences,
@@ -71,6 +75,7 @@ def document_of(
                     plan.description,
                     *missing_runs(plan, measured),
                     *measured.failures.values(),
+                    validity_sentence(plan, measured),
                 ),
             ),
         ],
@@ -136,12 +141,12 @@ def _counts(measured: Measured) -> Iterator[str]:
 
 
 def _multiples(rows: list[dict[Any, Any]]) -> Iterator[str]:
-    """Effects above +100 % as multiples, to the digits a report may use."""
+    """Effects above +100 % and the ends of their intervals as multiples, to the digits a report may use."""
     for row in rows:
         if row["effect_percent"] > 100:
-            yield from (
-                f"{1 + row['effect_percent'] / 100:.{digits}f}" for digits in (0, 1)
-            )
+            ends = (row[f"{name}_percent"] for name in ("effect", "low", "high"))
+            for times in (1 + end / 100 for end in ends):
+                yield from (f"{times:.{digits}f}" for digits in (0, 1))
 
 
 def _tier_hits(plan: ReportPlan, measured: Measured) -> Iterator[Percentage]:

@@ -1,8 +1,17 @@
-"""A written report read back: REPORT.md with its appendices, as if they were one file."""
+"""What a report says: its result without figures; REPORT.md with its appendices, as if they were one file."""
 
 from pathlib import Path
 
+from kveval.report.answer import answer_of
+from kveval.report.build_result import campaign_result
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.files import APPENDICES, MAIN
+from kveval.report.result.model import CampaignResult
+
+
+def result_of(plan: ReportPlan, measured: Measured) -> CampaignResult:
+    """Return what a campaign found, as a report without figures has it."""
+    return campaign_result(plan, measured, answer_of(plan, measured), {}, {})
 
 
 def whole_report(folder: Path) -> str:

@@ -302,6 +302,8 @@ def with_reuse(measured: Measured) -> Measured:
             "predicted_ratio_high": served,
         },
         **{
+            "predicted_offered_ratio": np.maximum(served, 0.9),
+            "predicted_pooled_ratio": served,
             "predicted_prompt_tokens": prompt_tokens,
             "predicted_tier_blocks": sizes.astype(float),
             "predicted_not": "",

@@ -18,7 +18,7 @@ from kveval.analysis.estimators.correlations import MIN_POINTS
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.statistics.averages import ARM, averages
-from kveval.analysis.statistics.verdicts import (
+from kveval.analysis.statistics.verdict_words import (
     BETTER,
     IDLE,
     PARITY,

@@ -15,7 +15,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, common_level, kept_runs, tables_by_cell
 from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.statistics.verdicts import VERDICTS, is_of_idle_arm
+from kveval.analysis.statistics.verdict_words import VERDICTS, is_of_idle_arm
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.types import on_cpu
 from kveval.store.run_file import Run

@@ -21,7 +21,12 @@ from kveval.analysis.system.tier_activity import tier_activity
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.curve.cells import CellCurves, curves_of_prompts, prompts_of
+from kveval.curve.cells import (
+    CellCurves,
+    curves_of_prompts,
+    pooled_shares,
+    prompts_of,
+)
 from kveval.curve.curve import ReuseCurve
 from kveval.curve.prompts import Prompts
 from kveval.host.errors import Failure
@@ -37,11 +42,14 @@ NUMBERS = (
     "predicted_ratio_high",
     "predicted_prompt_tokens",
     "predicted_tier_blocks",
+    "predicted_offered_ratio",
+    "predicted_pooled_ratio",
 )
 TEXTS = ("predicted_curve", "predicted_not")
 """Columns of a level: predicted hit share of the device alone, least and most of device and tier together; tokens of
-these prompts; one server's tier in cpu_blocks, 0 without one, infinite if unlimited; the hit share by tier size, see
-`read_curve`; why there is no prediction."""
+these prompts; one server's tier in cpu_blocks, 0 without one, infinite if unlimited; the share that came before, which
+a cache of any size could serve; the most that the caches of all servers can serve together, however requests are
+routed; the hit share by tier size, see `read_curve`; why there is no prediction."""
 TOLERANCE_POINTS = 3.0
 """Percentage points by which measured and predicted hit share may differ before that is a finding."""
 # The GuideLLM version whose way of drawing prefixes is known.
@@ -80,24 +88,30 @@ def _prediction(
     run: Run, level: LevelRun, sent: pd.DataFrame, directory: Path
 ) -> dict[str, Any]:
     try:
-        curves, prompt_tokens = _curves(run, level, sent, directory)
+        curves, pooled, prompt_tokens = _curves(run, level, sent, directory)
     except NotPredictable as why:
         return {"predicted_not": str(why)}
     low, high = curves.hit_share_range or (np.nan, np.nan)
+    offered, held = pooled
     return {
         "predicted_device_ratio": curves.device_hit_share,
         "predicted_ratio_low": low,
         "predicted_ratio_high": high,
         "predicted_prompt_tokens": prompt_tokens,
         "predicted_tier_blocks": curves.tier_tokens / BLOCK_TOKENS,
+        "predicted_offered_ratio": offered,
+        "predicted_pooled_ratio": np.nan if held is None else held,
         "predicted_curve": _curve_text(curves) if curves.tier_tokens else "",
     }
 
 
 def _curves(
     run: Run, level: LevelRun, sent: pd.DataFrame, directory: Path
-) -> tuple[CellCurves, int]:
-    """Return the curves of the requests that a level sent, and their prompt tokens. Raises NotPredictable."""
+) -> tuple[CellCurves, tuple[float, float | None], int]:
+    """Return the curves of the requests that a level sent, their `pooled_shares`, and their prompt tokens.
+
+    Raises NotPredictable.
+    """
     if run.engine == IMPORTED:
         raise NotPredictable("imported: the requests that were sent are not known")
     if sent.empty or level.report is None:
@@ -119,9 +133,9 @@ def _curves(
         specification = _with_longer_blocks(specification, level.level, len(sent))
         prompts = _drawn_prompts(specification, run, level, sent)
     prompts = _looked_up(prompts, looked_up_tokens(level.counters))
-    return curves_of_prompts(
-        specification, prompts, int(device)
-    ), prompts.counted_tokens
+    curves = curves_of_prompts(specification, prompts, int(device))
+    pooled = pooled_shares(specification, prompts, curves)
+    return curves, pooled, prompts.counted_tokens
 
 
 def _looked_up(prompts: Prompts, tokens: float) -> Prompts:
@@ -293,7 +307,7 @@ class ServedShare:
 
 def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare]:
     """Return the hit shares of each cell and level with a prediction, in run order; `levels`: complete_metrics.csv."""
-    if not {*NUMBERS} <= {*levels.columns}:
+    if not {*NUMBERS[:5]} <= {*levels.columns}:
         return []
     keys = [*CELL_COLUMNS, "run", "level"]
     table = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))

@@ -37,7 +37,7 @@ from kveval.analysis.statistics.comparison_rows import comparison_table
 from kveval.analysis.statistics.estimates import estimates, pooled_spread, within_runs
 from kveval.analysis.statistics.findings import ComparisonFinding, by_input, new_finding
 from kveval.analysis.statistics.inputs import tier_gain
-from kveval.analysis.statistics.verdicts import (
+from kveval.analysis.statistics.verdict_words import (
     BETTER,
     DIFFERENT,
     IDLE,

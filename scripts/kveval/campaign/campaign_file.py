@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import (
     AfterValidator,
     Field,
+    StrictBool,
     StringConstraints,
     ValidationInfo,
     model_validator,
@@ -337,6 +338,8 @@ class ExistingServer(Strict):
     """The server that answers already as one arm."""
 
     url: Address = Field(description="where the load goes: http://HOST:PORT")
+    metrics: tuple[Address, ...] = ()
+    """behind a gateway: the address of each replica, where its metrics are read and its caches emptied; else url"""
     served_model: Text | None = None
     """the model's name in requests; that of its checkpoint when left out"""
     key: VariableName | None = None
@@ -345,6 +348,12 @@ class ExistingServer(Strict):
     """command for the shell that brings this arm into service, before each of its runs; nothing else is changed"""
     switch_limit_s: PositiveNumber = 600.0
     """seconds for that command, and as many again until the server answers"""
+    most_streams: PositiveInt | None = None
+    """most requests in flight that this server may get; levels beyond it are refused"""
+    most_requests_per_minute: PositiveNumber | None = None
+    """most requests a minute; rates beyond it are refused, and a level that turns out faster ends its run"""
+    load_from_tier: StrictBool = True
+    """false: each request of the load says that nothing is to be loaded from the tier for it; the server goes on storing"""
 
 
 class PrometheusServer(Strict):
@@ -389,6 +398,10 @@ class Campaign(Strict):
     """with engine kubernetes: the site; most of it is not part of a measurement's id"""
     existing: dict[Name, ExistingServer] = Field({})
     """with engine existing: what answers as each arm of the matrix"""
+    restore: Text | None = None
+    """with switches: command for the shell that brings back what was in service before, when snakemake has ended"""
+    restore_limit_s: PositiveNumber = 600.0
+    """seconds for that command"""
     prometheus: PrometheusServer | None = None
     """asked after each run for what only it has of that time; no part of a measurement's id"""
     workload: Name = Field(
@@ -436,10 +449,15 @@ class Campaign(Strict):
         return self
 
     def _existing_mistakes(self) -> Iterator[Mistake]:
+        if self.engine != "existing" and self.existing:
+            message = f"existing belongs to engine existing, not to {self.engine}"
+            yield Mistake(message, "existing_alone")
+        if self.restore is not None and not any(
+            server.switch for server in self.existing.values()
+        ):
+            message = "restore: no arm of existing has a switch, so nothing is to be brought back"
+            yield Mistake(message, "nothing_to_restore")
         if self.engine != "existing":
-            if self.existing:
-                message = f"existing belongs to engine existing, not to {self.engine}"
-                yield Mistake(message, "existing_alone")
             return
         arms = {arm for entry in self.matrix for arm in entry.scenarios}
         if missing := sorted(arms - self.existing.keys()):
@@ -450,14 +468,19 @@ class Campaign(Strict):
         if self.reset_caches == "restart":
             message = "reset_caches: restart needs servers that the workflow starts; engine existing has endpoint alone"
             yield Mistake(message, "never_restarted")
+        for arm, server in self.existing.items():
+            if len(set(server.metrics)) < len(server.metrics):
+                message = f"existing: metrics of {arm} names an address twice, whose counters would count twice"
+                yield Mistake(message, "metrics_twice")
         shared = Counter(
-            server.url
+            (server.url, server.load_from_tier)
             for arm, server in self.existing.items()
             if arm in arms and server.switch is None
         )
-        for url in (url for url, arms_there in shared.items() if arms_there > 1):
+        for url in {url for (url, _), arms_there in shared.items() if arms_there > 1}:
             message = f"existing: several arms are said to answer at {url}, and nothing switches between them"
-            yield Mistake(f"{message}: give each its switch, a command", "no_switch")
+            right = "give each its switch, a command, or load_from_tier: false to the one without a tier"
+            yield Mistake(f"{message}: {right}", "no_switch")
 
     def _mistakes(self) -> Iterator[Mistake]:
         described = self.cluster is not None, self.server.release is not None

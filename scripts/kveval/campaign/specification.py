@@ -106,6 +106,8 @@ class Specification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Folder of the arm's file tier on this host, None for the run's own; not set without such a tier."""
     address: str | UnsetType = UNSET
     """Hash of the address where the load of engine existing goes; not set where servers are started."""
+    load_from_tier: bool = True
+    """Whether requests let the server load from its tier; False only with engine existing."""
     workload: Workload
     reset_caches: str
     images: Mapping[str, str] = {}

@@ -7,12 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from kveval.campaign.builds import BESIDE, ArmBuild
-from kveval.campaign.campaign_file import Campaign, ServerConfig
+from kveval.campaign.campaign_file import Campaign, ExistingServer, ServerConfig
 from kveval.campaign.catalogue import Catalogue, Companion, Model, Scenario
 from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigProblem, unknown_name
 from kveval.campaign.random_model import RANDOM_ARCHITECTURES
 from kveval.campaign.specification import SidecarSpec
+from kveval.load import levels as workloads
 from kveval.load.log_file import TraceError
 from kveval.load.workload import Workload
 from kveval.stacks.registry import SERVERS, SIDECARS
@@ -266,9 +267,13 @@ def existing_problems(
     scenario: Scenario,
     sidecars: Sequence[SidecarSpec],
     build: ArmBuild | None,
+    existing: ExistingServer,
+    server: ServerConfig,
 ) -> Iterator[ConfigProblem]:
     """Yield problems of an arm with more than the server that answers already: an address leads to nothing else."""
     name = cell.scenario
+    if not existing.load_from_tier:
+        yield from _loading_problems(name, scenario, server)
     if sidecars:
         named = ", ".join(sidecar.name for sidecar in sidecars)
         message = f"{name} has {named} beside its server, which an address alone does not lead to"
@@ -282,3 +287,41 @@ def existing_problems(
     if build is not None:
         message = f"{name} names a build to install, and engine existing starts nothing"
         yield wrong("scenarios", message, "leave server out", "existing_build")
+
+
+def _loading_problems(
+    name: str, scenario: Scenario, server: ServerConfig
+) -> Iterator[ConfigProblem]:
+    """Yield why the requests of an arm cannot switch loading off."""
+    program = SERVERS[server.program]
+    if scenario.kind.parts:
+        message = (
+            f"{name}.load_from_tier: {name} has a tier, and would never load from it"
+        )
+        right = "an arm without a tier, such as no-offload, at the address of the arm with the tier"
+        yield wrong("existing", message, right, "loading_off_with_tier")
+    version = server.declared_version
+    if program.without_loading(version) is None:
+        message = f"{name}.load_from_tier: requests cannot switch loading off in {program.title} {version}"
+        right = "a newer release, a switch, or two addresses"
+        yield wrong("existing", message, right, "loading_not_switched")
+
+
+def limit_problems(
+    arm: str, existing: ExistingServer, workload: Workload, name: str
+) -> Iterator[ConfigProblem]:
+    """Yield each kind of level of a workload that is more than a server that answers already may get."""
+    streams, per_minute = existing.most_streams, existing.most_requests_per_minute
+    levels = workload.given_levels
+    in_flight = max(workloads.streams_at(workload, level) or 0 for level in levels)
+    if streams is not None and in_flight > streams:
+        message = f"{arm}.most_streams is {streams}, and {name} has {in_flight} in flight at its highest level"
+        yield wrong(
+            "existing", message, "a workload with lower levels", "above_most_streams"
+        )
+    rate = max(workloads.rate_req_s_at(workload, level) or 0 for level in levels)
+    if per_minute is not None and 60 * rate > per_minute:
+        message = f"{arm}.most_requests_per_minute is {per_minute:g}, and {name} sends up to {60 * rate:g}"
+        yield wrong(
+            "existing", message, "a workload with lower rates", "above_most_requests"
+        )

@@ -24,6 +24,7 @@ from kveval.campaign.verbatim import size_numbers
 from kveval.configuration.cell_checks import (
     existing_problems,
     flags,
+    limit_problems,
     overrides,
     server_problems,
     size_problems,
@@ -128,7 +129,10 @@ def resolve_cell(
     sizes = msgspec.structs.replace(sizes, split=arm.split)
     sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
     if existing is not None:
-        _refuse(*existing_problems(cell, scenario, sidecars, build))
+        _refuse(
+            *existing_problems(cell, scenario, sidecars, build, existing, server),
+            *limit_problems(cell.scenario, existing, workload, campaign.workload),
+        )
     argv = (*program.common_arguments(served, server, campaign.engine), *arm.argv)
     env = {**program.common_environment(served, server), **arm.env}
     computed = flags(argv) | env.keys() | program.arm_flags
@@ -187,6 +191,7 @@ def resolve_cell(
         budget=sizes,
         fs_dir=server.fs_dir if scenario.keeps_files else UNSET,
         address=UNSET if existing is None else content_hash(existing.url, 12),
+        load_from_tier=existing is None or existing.load_from_tier,
         workload=workload.definition,
         reset_caches=campaign.reset_caches,
         images=images,

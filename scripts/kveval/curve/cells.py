@@ -122,6 +122,27 @@ def curves_of_prompts(
     return _of_cell(specification, serving, ReuseCurves(each, serving.block).curve)
 
 
+def pooled_shares(
+    specification: Specification, prompts: Prompts, curves: CellCurves
+) -> tuple[float, float | None]:
+    """Return the share of the prompt tokens that came before, and the share that all servers' caches together can hold.
+
+    `curves`: of the same requests as their servers get them. The caches of several servers are taken as one of their
+    summed sizes, which every request is looked up in; None where the device's size is not known.
+    """
+    serving = serving_of(specification, curves.device_tokens)
+    if serving.servers == 1:
+        held = curves.hit_share_range
+        return curves.device.ceiling, None if held is None else held[1]
+    pooled = ReuseCurves([prompts], serving.block)
+    offered = pooled.curve().ceiling
+    if serving.device_tokens is None:
+        return offered, None
+    behind = serving.servers * serving.device_tokens, serving.chunk
+    tier_tokens = serving.servers * curves.tier_tokens * curves.usable[1]
+    return offered, pooled.curve(behind).share(tier_tokens)
+
+
 @dataclass(frozen=True)
 class Serving:
     """How a cell's servers divide and look up prompts, in tokens of a block and a tier's chunk; each device's size."""

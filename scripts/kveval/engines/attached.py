@@ -1,33 +1,35 @@
 """An engine for servers that run already: they are measured from this host, and neither started, stopped nor restarted.
 
 Its deployer only attaches; load runner and recorder are those of this host. What brings another arm into service is a
-command of the user's. An address with several servers behind it counts as one server, whose metrics page is read there.
+command of the user's. Of several servers behind one address, each is read at its own.
 """
 
-import contextlib
 import os
-import signal
-import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from kveval.campaign.campaign_file import ExistingServer
+from kveval.campaign.specification import Specification
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local.engine import HostEngine
 from kveval.engines.local.load_runner import require_load_possible
+from kveval.engines.merged_pages import MergedPages
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import AddressedServer, Deployer, Log
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError, ServerDied
+from kveval.engines.switching import CommandError, Switches, run_command
 from kveval.engines.watchdog import require_free
 from kveval.host.cores import Cores
 from kveval.host.hashing import content_hash
 from kveval.host.http import HttpError, fetch_from
 from kveval.host.ports import listening_processes
 from kveval.host.processes import Supervisor
+from kveval.stacks.counters import CounterError
 from kveval.stacks.registry import server_of
 from kveval.store.store import Store
 
@@ -38,39 +40,85 @@ _NOT_FOUND = (404, 405)
 _READY_S, _READY_POLL_S = 60.0, 1.0
 
 
-class AttachedServer(AddressedServer):
-    """The server at an address; its command line and log are unknown, and its processes unless they are on this host."""
+def endpoints_of(
+    specification: Specification,
+    existing: ExistingServer,
+    required: Collection[str] = (),
+) -> dict[str, Endpoint]:
+    """Return an arm's server, or its replicas, by address; `required`: the counters that prove the arm active."""
+    program = server_of(specification.versions)
+    name, key = specification.model.served_name, key_of(existing)
+    return {
+        address: Endpoint(
+            program,
+            name,
+            fetch_from(address, key),
+            _NO_LOG,
+            number=number,
+            required=required,
+        )
+        for number, address in enumerate(existing.metrics or (existing.url,))
+    }
 
-    def __init__(self, endpoint: Endpoint, url: str) -> None:
-        super().__init__([endpoint], sidecars=[], argv=[], env={})
+
+def key_of(existing: ExistingServer) -> str:
+    """Return the key that a server asks for, "" for none."""
+    return os.environ.get(existing.key, "") if existing.key else ""
+
+
+class AttachedServer(AddressedServer):
+    """The server at an address, or its replicas behind a gateway; their command lines and logs are unknown, and their
+    processes unless they are on this host.
+
+    `servers`: by address; `front`: what answers at `url`, where the load goes.
+    """
+
+    def __init__(
+        self, servers: Mapping[str, Endpoint], front: Endpoint, url: str
+    ) -> None:
+        super().__init__(list(servers.values()), sidecars=[], argv=[], env={})
         self.url = url
+        self.front = front
+        self._servers = servers
         self._looked_at = float("-inf")
+        pages = [endpoint.page for endpoint in self.endpoints]
+        self._merged = MergedPages(pages) if len(pages) > 1 else None
 
     @property
     def metrics_urls(self) -> dict[str, str]:
-        """The server's own metrics page."""
-        return {self.program.name: f"{self.url}{self.program.metrics_path}"}
+        """The server's own metrics page, or the page with those of all replicas."""
+        address = self._merged.url if self._merged else next(iter(self._servers))
+        return {self.program.name: f"{address}{self.program.metrics_path}"}
 
     @property
     def process_ids(self) -> list[int]:
-        """The processes that listen at the address and their descendants, if it is this host's loopback."""
-        address = urlsplit(self.url)
-        if address.hostname not in _LOOPBACK or address.port is None:
-            return []
-        return listening_processes(address.port)
+        """The processes that listen at addresses of this host's loopback interface, and their descendants."""
+        found: set[int] = set()
+        for address in map(urlsplit, self._servers):
+            if address.hostname in _LOOPBACK and address.port is not None:
+                found.update(listening_processes(address.port))
+        return sorted(found)
 
     def require_alive(self) -> None:
-        """Raise ServerDied if nothing listens at the address any more; asked at most every two seconds."""
+        """Raise ServerDied if nothing listens at an address any more; asked at most every two seconds."""
         if time.monotonic() - self._looked_at < _LOOK_S:
             return
         self._looked_at = time.monotonic()
-        try:
-            self.endpoints[0].ask(self.program.health_path, timeout_s=_LOOK_S)
-        except HttpError as error:
-            cause = error.__cause__
-            # That a server is late with its answer, as a busy one may be, is for the watch of its progress to judge.
-            if isinstance(getattr(cause, "reason", cause), ConnectionError):
-                raise ServerDied(f"no server answers at {self.url}: {error}") from error
+        for address, endpoint in {self.url: self.front, **self._servers}.items():
+            try:
+                endpoint.ask(self.program.health_path, timeout_s=_LOOK_S)
+            except HttpError as error:
+                cause = error.__cause__
+                # That a server is late with its answer, as a busy one may be, is for the watch of its progress to judge.
+                if isinstance(getattr(cause, "reason", cause), ConnectionError):
+                    message = f"no server answers at {address}: {error}"
+                    raise ServerDied(message) from error
+
+    def close(self) -> None:
+        """Show the page of all replicas no longer."""
+        if self._merged is not None:
+            self._merged.close()
+            self._merged = None
 
     def file_counters(self) -> dict[str, float]:
         """Return nothing: files of a tier are not looked for."""
@@ -94,16 +142,18 @@ class AttachedDeployer(Deployer[AttachedServer]):
 
     def __init__(self, job: Job, existing: ExistingServer, log: Path, say: Log) -> None:
         specification = job.specification
-        program = server_of(specification.versions)
-        name = specification.model.served_name
-        key = os.environ.get(existing.key, "") if existing.key else ""
-        fetch, required = fetch_from(existing.url, key), job.required_names
-        endpoint = Endpoint(program, name, fetch, _NO_LOG, required=required)
+        servers = endpoints_of(specification, existing, job.required_names)
+        front = replace(
+            next(iter(servers.values())),
+            fetch=fetch_from(existing.url, key_of(existing)),
+        )
         self._specification = specification
         self._existing = existing
         self._log = log
-        self._server = AttachedServer(endpoint, existing.url)
+        self._switches = Switches.of_campaign(job.campaign)
+        self._server = AttachedServer(servers, front, existing.url)
         self._say = say
+        self._stack: list[dict[str, Any]] = []
         self.empties_caches = True
         """Whether its endpoint to empty its caches is open, as far as it was asked yet."""
 
@@ -119,12 +169,17 @@ class AttachedDeployer(Deployer[AttachedServer]):
             self._switch(self._existing.switch)
         try:
             server.require_declared(self._specification)
-        except HttpError as error:
+            if not self._specification.load_from_tier:
+                server.endpoints[0].require_loading_switchable()
+            self._stack = server.map_endpoints(Endpoint.stack)
+        except (HttpError, CounterError) as error:
             raise DeploymentError(
                 f"the server at {server.url} cannot be measured: {error}",
                 code="no_answer",
             ) from error
         server.warm_up(self._specification.workload.first_prompt_tokens)
+        if self._existing.metrics:
+            self._await_model(server.front, time.monotonic() + _READY_S)
         self.refresh(restart=False)
         return server
 
@@ -132,39 +187,17 @@ class AttachedDeployer(Deployer[AttachedServer]):
         """Run the command, then wait until the model is served. Raises DeploymentError."""
         limit_s = self._existing.switch_limit_s
         self._say(f"switching: {command}")
-        with self._log.open("ab") as output:
-            process = subprocess.Popen(
-                ["/bin/sh", "-c", command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
         try:
-            status = process.wait(timeout=limit_s)
-        except BaseException as error:
-            # What it started would go on switching; after a command that has ended, it stays.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            message = (
-                f"the command that switches to this arm took more than {limit_s:g} s"
-            )
-            raise DeploymentError(
-                f"{message}; see {self._log}", code="switch_stuck"
-            ) from error
-        if status:
-            message = (
-                f"the command that switches to this arm failed (exit code {status})"
-            )
-            raise DeploymentError(f"{message}; see {self._log}", code="switch_failed")
-        self._await_model(time.monotonic() + limit_s)
+            run_command(command, limit_s, self._log, self._switches.note)
+        except CommandError as error:
+            message = f"the command that switches to this arm {error}"
+            raise DeploymentError(message, code=f"switch_{error.code}") from error
+        deadline = time.monotonic() + limit_s
+        for endpoint in (*self._server.endpoints, self._server.front):
+            self._await_model(endpoint, deadline)
 
-    def _await_model(self, deadline: float) -> None:
-        """Wait until the model is served and generates. Raises DeploymentError."""
-        [endpoint] = self._server.endpoints
+    def _await_model(self, endpoint: Endpoint, deadline: float) -> None:
+        """Wait until a server, or what is in front of it, has the model and generates. Raises DeploymentError."""
         program, name = endpoint.program, endpoint.served_model
         while True:
             try:
@@ -177,7 +210,9 @@ class AttachedDeployer(Deployer[AttachedServer]):
             except HttpError as error:
                 state = str(error)
             if time.monotonic() > deadline:
-                message = f"{self._server.url} does not serve {name} after the switch"
+                message = f"{self._server.url} does not serve {name}"
+                if self._existing.switch is not None:
+                    message += " after the switch"
                 raise DeploymentError(f"{message}: {state}", code="not_switched")
             time.sleep(_READY_POLL_S)
 
@@ -191,21 +226,30 @@ class AttachedDeployer(Deployer[AttachedServer]):
             if error.facts["status"] not in _NOT_FOUND:
                 raise
             self.empties_caches = False
+            if not self._specification.load_from_tier:
+                # The arm that loads has sent the same prompts to it, which the device's cache would serve now.
+                message = f"the server at {self._server.url} has no open endpoint to empty its caches"
+                raise DeploymentError(
+                    f"{message}, which two arms on one server need",
+                    code="caches_not_emptied",
+                ) from error
             self._say(
                 f"the server at {self._server.url} has no open endpoint to empty its caches: levels begin with what they hold"
             )
 
     def close(self) -> None:
-        """Do nothing: whoever started the server stops it."""
+        """Stop nothing but what was made to read the metrics of replicas: whoever started the server stops it."""
+        self._server.close()
 
     @property
     def placeholders(self) -> Mapping[str, str]:
-        """The server's address."""
-        return {self._server.url: "{server}"}
+        """The addresses of the server and its replicas."""
+        return dict.fromkeys((self._server.url, *self._existing.metrics), "{server}")
 
     def facts(self) -> dict[str, Any]:
-        """Return that the run was attached to a server, and what could be done with its caches."""
-        return {"attached": {"empties_caches": self.empties_caches}}
+        """Return that the run was attached to a server, what that told of itself, and what could be done with its caches."""
+        facts = {"empties_caches": self.empties_caches, "stack": self._stack}
+        return {"attached": facts}
 
 
 class AttachedEngine(HostEngine):

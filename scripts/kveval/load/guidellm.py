@@ -8,7 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,24 @@ class Level:
 
 @dataclass(frozen=True)
 class LoadTarget:
-    """The server as the load generator sees it."""
+    """The server as the load generator sees it; `body`: what the body of each request has in addition."""
 
     url: str
     model: str
     tokenizer: Path | str
+    body: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def backend_argument(self) -> str:
+        """GuideLLM's `--backend` value."""
+        fields: dict[str, Any] = {
+            "kind": "openai_http",
+            "target": self.url,
+            "model": self.model,
+        }
+        if self.body:
+            return _json(fields | {"extras": {"body": self.body}})
+        return ",".join(f"{key}={value}" for key, value in fields.items())
 
 
 @dataclass(frozen=True)
@@ -242,7 +255,7 @@ def command(
     """
     replays = workload.profile in workloads.REPLAYS
     options = {
-        "backend": f"kind=openai_http,target={target.url},model={target.model}",
+        "backend": target.backend_argument,
         "profile": profile_argument(workload, level.streams),
         "constraint": f"kind=max_duration,seconds={lasting(workload, level).seconds:g}",
         "seed": f"kind=static,value={level.seed}",
@@ -479,12 +492,14 @@ def priming_environment(
     """
     if not workload.prime:
         return {}
-    prime = {
+    prime: dict[str, Any] = {
         "url": target.url,
         "model": target.model,
         "prefixes": workloads.prefix_count_at(workload, level.streams),
         "streams": workloads.streams_at(workload, level.streams) or 1,
     }
+    if target.body:
+        prime["body"] = target.body
     return {"KVEVAL_PRIME": _json(prime)}
 
 

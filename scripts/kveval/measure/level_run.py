@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import zstandard
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
-from kveval.engines.job import Job
+from kveval.engines.job import Job, MeasurementError
 from kveval.engines.protocol import AddressedServer, RunningRecording, RunSession
 from kveval.engines.servers.errors import ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
@@ -84,15 +84,27 @@ class Levels:
             title = f"{self._named(level)} (level {number} of {count})"
             self.progress.say(f"{title} · {self.progress.left()}")
             entry = self._level(level, title)
-            delivered[level.streams], flagged = first_look(
-                self.job, entry, self.scratch
-            )
-            for word in flagged:
+            look = first_look(self.job, entry, self.scratch)
+            delivered[level.streams] = look.throughput_tok_s
+            self._require_within_limit(level, look)
+            for word in look.flagged:
                 self.progress.say(f"{self._named(level)}: a check warns · {word}")
             measured.append(
                 {**entry, "throughput_tok_s": round(delivered[level.streams], 3)}
             )
         return measured
+
+    def _require_within_limit(self, level: load.Level, look: "FirstLook") -> None:
+        """Raise MeasurementError if a server that ran already answered more requests a minute than it may get."""
+        existing = self.job.existing
+        limit = None if existing is None else existing.most_requests_per_minute
+        if limit is not None and look.requests_per_minute > limit:
+            message = f"{self._named(level)}: {look.requests_per_minute:.0f} requests a minute were answered"
+            right = f"existing.{self.job.specification.cell.scenario}.most_requests_per_minute is {limit:g}"
+            raise MeasurementError(
+                f"{message}, and {right}: leave higher levels out of the workload",
+                code="above_most_requests",
+            )
 
     def _refresh(self) -> None:
         restart = self.job.specification.reset_caches == "restart"
@@ -239,20 +251,26 @@ class Levels:
                 time.sleep(0.2)
 
 
+class FirstLook(NamedTuple):
+    """The first impression of a level; throughput and requests are 0 where they are not known.
+
+    `flagged`: failed checks, requests that failed and a load generator that did not keep up; that a level is short is
+    known without measuring it.
+    """
+
+    throughput_tok_s: float
+    requests_per_minute: float
+    flagged: list[str]
+
+
 def import_first_look() -> None:
     """Import what `first_look` needs: pandas and all, which take seconds, and which a job that adopts never needs."""
     importlib.import_module("kveval.analysis.levels.outcomes")
     importlib.import_module("kveval.analysis.levels.tables")
 
 
-def first_look(
-    job: Job, entry: Mapping[str, Any], scratch: Path
-) -> tuple[float, list[str]]:
-    """Look at a level that was just measured, with the checks that the report will apply.
-
-    Returns its delivered throughput, tok/s, 0 if it is not known, and what is wrong with it: failed checks, requests
-    that failed and a load generator that did not keep up; that a level is short is known without measuring it.
-    """
+def first_look(job: Job, entry: Mapping[str, Any], scratch: Path) -> FirstLook:
+    """Look at a level that was just measured, with the checks that the report will apply."""
     from kveval.analysis.levels.outcomes import outcomes_of  # noqa: PLC0415
     from kveval.analysis.levels.tables import level_row  # noqa: PLC0415
 
@@ -287,15 +305,19 @@ def first_look(
         ValueError,
     ) as problem:
         # The level counts as measured; the report will say the same.
-        return 0.0, [f"not judged yet: {problem}"]
+        return FirstLook(0.0, 0.0, [f"not judged yet: {problem}"])
     flagged = [
         f"{outcome.name}: {outcome.message}"
         for outcome in outcomes_of(row)
         if outcome.severity == "fail"
         or (outcome.name in ("errors", "closed_loop") and outcome.severity == "warn")
     ]
-    throughput = float(row[THROUGHPUT])
-    return throughput if math.isfinite(throughput) else 0.0, flagged
+    throughput, per_s = float(row[THROUGHPUT]), float(row["throughput_req_s"])
+    return FirstLook(_or_zero(throughput), 60 * _or_zero(per_s), flagged)
+
+
+def _or_zero(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
 
 
 def pack(path: Path, redactor: Redactor) -> Path:

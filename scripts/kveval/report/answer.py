@@ -12,7 +12,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, rows_of
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import SET_BY_THE_LOAD
 from kveval.analysis.statistics.findings import read_exclusions
 from kveval.campaign.cell import Cell
@@ -20,6 +20,7 @@ from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
+    Table,
     abbreviate,
     text_or_blank,
 )
@@ -28,17 +29,20 @@ from kveval.report.data.comparisons import (
     baseline_label,
     cost_text,
     effect_text,
+    gain_text,
+    is_large,
     qualifier,
     values_text,
     verdict_words,
 )
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import machine_descriptions
-from kveval.report.next_steps import next_steps
+from kveval.report.next_steps import command_of, next_steps
+from kveval.report.sections import Tile
 from kveval.report.tables.caches import tier_text
 from kveval.report.tables.value import goodput_sentence
+from kveval.report.tiles import TTFT, model_tiles, models_table, smaller_sizes
 
-TTFT = "ttft_ms_p50"
 MOST_SENTENCES = 5
 # Figures that may accompany the answer, the best first.
 FIGURES = (
@@ -47,6 +51,8 @@ FIGURES = (
     "peak_throughput_all_scenarios",
     "benchmark_results",
 )
+# The figure of several models: a heat map of models and arms.
+OF_MODELS = "performance_delta_heatmap_all"
 # The most arms and comparisons that a sentence names one by one.
 _NAMED = 3
 # A row of comparison.csv.
@@ -57,13 +63,18 @@ Row = Mapping[Any, Any]
 class CampaignAnswer:
     """The question of a campaign and its answer, understandable without the rest of the report.
 
-    `figure`: the name of the figure that shows it, "" if none does; `next_steps`: what would make it more certain.
+    `figure`: the name of the figure that shows it, "" if none does; `next_steps`: what would make it more certain;
+    `command`: the one to paste for the first of these that a command takes, "" for none. `tiles`: the answer of one
+    model at a glance; `models`: of several, a row each.
     """
 
     question: str
     sentences: tuple[str, ...]
     figure: str
     next_steps: tuple[str, ...]
+    command: str = ""
+    tiles: tuple[Tile, ...] = ()
+    models: Table | None = None
 
 
 def answer_of(
@@ -79,11 +90,17 @@ def answer_of(
         sentences = [*_sentences_on_one_model(plan, measured, rows, metric)]
     else:
         sentences = [*_sentences_on_models(plan, measured, rows, metric)]
+    steps = next_steps(plan, measured, metric)
+    several = len(models) > 1
+    preferred = (OF_MODELS, *FIGURES) if several else FIGURES
     return CampaignAnswer(
         _question(plan, rows, metric),
         (*sentences[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
-        next((name for name in FIGURES if name in figures), ""),
-        next_steps(plan, measured, metric),
+        next((name for name in preferred if name in figures), ""),
+        tuple(step.text for step in steps),
+        command_of(plan, steps),
+        () if several else model_tiles(plan, measured, rows),
+        models_table(plan, measured, rows) if several else None,
     )
 
 
@@ -114,21 +131,6 @@ def _change(row: Row) -> str:
 
 def _means(measured: Measured, row: Row) -> str:
     return " against ".join(values_text(measured, row))
-
-
-def factor_text(row: Row) -> str:
-    """Return an effect as a factor, such as "8.1 times", with no more digits than its interval justifies."""
-    low, value, high = (
-        1 + row[f"{end}_percent"] / 100 for end in ("low", "effect", "high")
-    )
-    half = (high - low) / 2
-    known = math.isfinite(half) and half > 0
-    shown = (
-        numerals.rounded(value, min(max(numerals.decimals_for(half), 0), 1))
-        if known
-        else f"{value:.2g}"
-    )
-    return " ".join(filter(None, (text_or_blank(row.get("bound")), shown, "times")))
 
 
 def _question(plan: ReportPlan, rows: Sequence[Row], metric: str) -> str:
@@ -208,22 +210,18 @@ def _better(measured: Measured, row: Row) -> str:
     arm, against, means = _arm(row), baseline_label(row), _means(measured, row)
     if row["metric"] != THROUGHPUT:
         return f"{arm} had a shorter median TTFT than {against}, {_change(row)}: {means} ms"
-    much = (
-        f"{factor_text(row)} as much as" if row["effect_percent"] > 100 else "more than"
-    )
-    return f"{arm} delivered {much} {against}, {_change(row)}: {means} output tok/s"
+    if is_large(row):
+        gain = ", ".join(
+            filter(None, (f"{gain_text(row)} as much as {against}", qualifier(row)))
+        )
+    else:
+        gain = f"more than {against}, {_change(row)}"
+    return f"{arm} delivered {gain}: {means} output tok/s"
 
 
 def _smaller(measured: Measured, best: Row) -> str:
     """The smallest tier of the same arm that a declared comparison did not show to differ from the best one."""
-    rows_by_blocks = {
-        Cell.from_path(row["baseline"]).cpu_blocks: row
-        for row in measured.contrasts.to_dict("records")
-        if (Cell.from_row(row), row["metric"]) == (Cell.from_row(best), best["metric"])
-        and row["verdict"] in (words.PARITY, words.INCONCLUSIVE)
-        and Cell.from_path(row["baseline"]).scenario == row["scenario"]
-        and 0 < Cell.from_path(row["baseline"]).cpu_blocks < row["cpu_blocks"]
-    }
+    rows_by_blocks = smaller_sizes(measured, best)
     if not rows_by_blocks:
         return ""
     row = rows_by_blocks[min(rows_by_blocks)]
@@ -388,12 +386,11 @@ def _count_sentence(rows: Sequence[Row], phrases: Mapping[str, str]) -> Iterator
 
 def _best_arm(rows: Sequence[Row]) -> str:
     """The first of a model's arms that are better."""
-    best, more = (
-        rows[0],
-        rows[0]["metric"] == THROUGHPUT and rows[0]["effect_percent"] > 100,
-    )
-    most = f", the most of {len(rows)} arms" if len(rows) > 1 else ""
-    return f"{best['model']} with {_arm(best)}{f' {factor_text(best)} as much,' if more else ''} {_change(best)}{most}"
+    best = rows[0]
+    gain = f"{gain_text(best)} as much" if is_large(best) else effect_text(best)
+    most = f"the most of {len(rows)} arms" if len(rows) > 1 else ""
+    parts = (f"{best['model']} with {_arm(best)} {gain}", qualifier(best), most)
+    return ", ".join(filter(None, parts))
 
 
 def _sentences_without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -22,18 +22,17 @@ APPENDICES = tuple(
 def summary_lines(folder: Path) -> list[str]:
     """Return a summary of the report in `folder` in three lines: the answer, the next step, and the report's path.
 
-    Only the path if report.json has no answer; nothing if there is no report.
+    Only the path if there is no report.json, or one that cannot be read; nothing if there is no report.
     """
     if not (folder / MAIN).exists():
         return []
-    numbers = folder / NUMBERS
-    answer = (
-        json.loads(numbers.read_text(encoding="utf-8")).get("answer")
-        if numbers.exists()
-        else None
-    )
-    lines = [f"Answer: {answer['sentences'][0]}"] if answer else []
-    lines += [f"Next: {step}" for step in answer["next_steps"][:1]] if answer else []
+    from kveval.report.result.model import ResultError, read_result  # noqa: PLC0415  (slow, not for plans)
+
+    lines = []
+    with suppress(ResultError, FileNotFoundError):
+        answer = read_result(folder / NUMBERS).answer
+        lines.append(f"Answer: {answer.sentences[0]}")
+        lines += [f"Next: {step}" for step in answer.next_steps[:1]]
     return [*lines, f"Report: {folder / MAIN}"]
 
 

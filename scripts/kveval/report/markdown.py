@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kveval.report.data.campaign import Table
 from kveval.report.files import FOLDER, MAIN
-from kveval.report.sections import Block, Bullets, Code, Paragraph, Picture, Section
+from kveval.report.sections import (
+    Block,
+    Bullets,
+    Code,
+    Paragraph,
+    Picture,
+    Section,
+    Tile,
+    Tiles,
+)
 
 _TO_SECTION = re.compile(r"\]\(#([\w-]+)\)")
 
@@ -63,12 +72,17 @@ def _text(block: Block, up: str) -> str:
         case Code():
             return f"```\n{block.text}\n```"
         case Picture():
-            return (
-                f"![{block.title}]({up}{block.path})\n\n*{block.lead}* {block.caption}"
-            )
+            return f"![{block.title}]({up}{block.path})\n\n{block.caption}"
+        case Tiles():
+            return markdown_table(Table(["", ""], [*map(_tile, block.tiles)]))
         case Table():
             return markdown_table(block)
     raise TypeError(block)
+
+
+def _tile(tile: Tile) -> list[str]:
+    """A tile as a row: its title, then its value with what it rests on."""
+    return [tile.title, "; ".join([f"**{tile.value}**", *tile.lines])]
 
 
 def markdown_table(table: Table) -> str:

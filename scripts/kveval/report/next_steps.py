@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pandas as pd
 
 from kveval.analysis.disturbed_blocks import DisturbedBlocks
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
 from kveval.host.findings import pluralize
@@ -30,7 +31,22 @@ _WORTHWHILE = 20
 _WHILE_IDLE = "find out what slows it while its tier serves nothing; `check` compares two builds of the server"
 
 
-def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class NextStep:
+    """A step in words. `repeat`: the report's command takes it, with the campaign's `settings` changed (KEY=VALUE).
+
+    `first`: until this is done, that command would not help.
+    """
+
+    text: str
+    repeat: bool = False
+    settings: str = ""
+    first: bool = False
+
+
+def next_steps(
+    plan: ReportPlan, measured: Measured, metric: str
+) -> tuple[NextStep, ...]:
     """Return at most four steps; `metric`: the metric that the answer is about."""
     rows = baseline_comparisons(plan, measured.comparison, metric)
     name = _namer(plan)
@@ -38,6 +54,17 @@ def next_steps(plan: ReportPlan, measured: Measured, metric: str) -> tuple[str, 
     causes = [*_disturbed(plan, measured), *_missing(plan, measured, name)]
     steps = [*causes, *_without_verdict(rows, name), *more]
     return tuple([*steps, *_edge(measured, name), *_miniature(measured)][:_MOST])
+
+
+def command_of(plan: ReportPlan, steps: Iterable[NextStep]) -> str:
+    """Return the command that takes the first of the steps that one can take by the report's command; "" for none."""
+    step = next((step for step in steps if step.repeat or step.first), None)
+    if step is None or step.first or not plan.command or not plan.measures:
+        return ""
+    if not step.settings:
+        return plan.command
+    option = "" if " --config " in plan.command else " --config"
+    return f"{plan.command}{option} {step.settings}"
 
 
 def _namer(plan: ReportPlan) -> Callable[[Cell], str]:
@@ -50,16 +77,19 @@ def _namer(plan: ReportPlan) -> Callable[[Cell], str]:
 
 def _missing(
     plan: ReportPlan, measured: Measured, name: Callable[[Cell], str]
-) -> Iterator[str]:
+) -> Iterator[NextStep]:
     absent = [cell for cell in plan.cells if not measured.runs_of(cell)]
     runs = sum(plan.runs_of(cell) - len(measured.runs_of(cell)) for cell in plan.cells)
     if absent:
-        yield f"Measure the missing cells, {_few([name(cell) for cell in absent])}: `report` measures only those."
+        cells = _few([name(cell) for cell in absent])
+        text = f"Measure the missing cells, {cells}: `report` measures only those."
+        yield NextStep(text, repeat=True)
     elif runs > 0:
-        yield f"Measure the {runs} missing runs: `report` measures only those."
+        text = f"Measure the {runs} missing runs: `report` measures only those."
+        yield NextStep(text, repeat=True)
 
 
-def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[NextStep]:
     """Yield what other programs took of the host's processors, if fewer blocks were quiet than a verdict rests on."""
     disturbed = DisturbedBlocks.from_runs(measured.runs, plan.runs)
     # With bridges, runs beyond the planned ones are those of a later time: no run can be added before them.
@@ -70,15 +100,16 @@ def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     count = f"{len(disturbed.runs)} of {len(measured.runs)} runs"
     took = f"other programs took up to {most:.0f} % of this machine's processors in {count}"
     blocks = pluralize(disturbed.needed, "further block")
-    yield (
+    yield NextStep(
         f"Wait until the machine is quiet, then `kveval repeat --disturbed`, with the campaign's file: {took};"
-        f" it plans {blocks}, one run of every cell each."
+        f" it plans {blocks}, one run of every cell each.",
+        first=True,
     )
 
 
 def _without_verdict(
     rows: list[dict[Any, Any]], name: Callable[[Cell], str]
-) -> Iterator[str]:
+) -> Iterator[NextStep]:
     """Yield steps that would give verdicts, each with the arms without a verdict, or idle ones, that need it."""
     steps: dict[str, list[str]] = {}
     for row in rows:
@@ -90,7 +121,7 @@ def _without_verdict(
         elif words.is_of_idle_arm(row) and not row.get("replicate"):
             steps.setdefault(TO_BE_ACTIVE, []).append(name(Cell.from_row(row)))
     for step, names in steps.items():
-        yield f"For {_few(names)}: {step}."
+        yield NextStep(f"For {_few(names)}: {step}.")
 
 
 def _failed(row: Mapping[Any, Any]) -> bool:
@@ -100,7 +131,7 @@ def _failed(row: Mapping[Any, Any]) -> bool:
 
 def _undecided(
     plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[Cell], str]
-) -> Iterator[str]:
+) -> Iterator[NextStep]:
     """Yield the number of runs for a verdict if it is affordable, else another step."""
     open_ = [
         row for row in rows if row["verdict"] == words.INCONCLUSIVE and not _failed(row)
@@ -115,29 +146,35 @@ def _undecided(
     }
     if few:
         runs = max(*few.values(), max(int(row["runs"]) for row in open_) + 1)
-        yield f"`runs: {runs:.0f}` would resolve a difference of {100 * plan.margin:g} % for {_few([*few])}."
+        difference = f"a difference of {100 * plan.margin:g} % for {_few([*few])}"
+        text = f"`runs: {runs:.0f}` would resolve {difference}."
+        yield NextStep(text, repeat=True, settings=f"runs={runs:.0f}")
     many = [named for named in needed if named not in few]
     if many:
         step = "longer levels, or a machine that does nothing else: at this spread, more runs are not enough"
-        yield f"For {_few(many)}: {step}."
+        yield NextStep(f"For {_few(many)}: {step}.")
 
 
-def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[str]:
+def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[NextStep]:
     decided = [row for row in rows if row["verdict"] in words.VERDICTS]
     if decided and max(int(row["runs"]) for row in decided) < MIN_RUNS + 2:
-        yield f"`runs: {MIN_RUNS + 2}` narrows the intervals; existing runs are kept."
+        text = f"`runs: {MIN_RUNS + 2}` narrows the intervals; existing runs are kept."
+        yield NextStep(text, repeat=True, settings=f"runs={MIN_RUNS + 2}")
 
 
-def _edge(measured: Measured, name: Callable[[Cell], str]) -> Iterator[str]:
+def _edge(measured: Measured, name: Callable[[Cell], str]) -> Iterator[NextStep]:
     edge = measured.peaks[
         ~measured.peaks["bracketed"].astype(bool)
         & (measured.peaks["levels_measured"] > 1)
     ]
     if len(edge):
         names = _few([name(Cell.from_row(row)) for row in edge.to_dict("records")])
-        yield f"Add levels beyond the first or last, at which the highest throughput was measured: {names}."
+        where = "at which the highest throughput was measured"
+        yield NextStep(f"Add levels beyond the first or last, {where}: {names}.")
 
 
-def _miniature(measured: Measured) -> Iterator[str]:
+def _miniature(measured: Measured) -> Iterator[NextStep]:
     if measured.runs[0].weights == "miniature":
-        yield "The same campaign with `weights: full` on a GPU: a miniature does not show a GPU's speed."
+        yield NextStep(
+            "The same campaign with `weights: full` on a GPU: a miniature does not show a GPU's speed."
+        )

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from kveval.host.errors import Failure
 from kveval.report.answer import answer_of
+from kveval.report.build_result import campaign_result
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.export.report_json import report_content, to_json
 from kveval.report.files import FOLDER, MAIN, NUMBERS
 from kveval.report.markdown import render
 from kveval.report.parts.appendices import appendices
 from kveval.report.parts.blocks import Pictures
 from kveval.report.parts.body import first_screen, main_sections
+from kveval.report.result.model import CampaignResult
 from kveval.report.sections import Section
-from kveval.report.tables.not_assessed import gap_table
 
 
 class ReportError(Failure):
@@ -35,6 +35,16 @@ def report_tree(
     were not measured are listed as missing, so that unfinished campaigns have a report, too. Raises ReportError when
     nothing was measured, or when runs of different engines or weights are mixed.
     """
+    return _tree_and_result(plan, measured, figures, empty or {})[0]
+
+
+def _tree_and_result(
+    plan: ReportPlan,
+    measured: Measured,
+    figures: Mapping[str, str],
+    empty: Mapping[str, str],
+) -> tuple[Section, CampaignResult]:
+    """Return the report, and what it shows. Parameters and errors are those of `report_tree`."""
     kinds = sorted({(run.engine, run.weights) for run in measured.runs})
     if not kinds:
         raise ReportError(
@@ -50,16 +60,14 @@ def report_tree(
             code="mixed_kinds",
             kinds=kinds,
         )
-    pictures = Pictures(plan.models_by_size, figures, empty or {})
+    pictures = Pictures(plan.models_by_size, figures, empty)
+    answer = answer_of(plan, measured, pictures.names)
+    result = campaign_result(plan, measured, answer, figures, empty)
     # In this order, since each figure is placed once.
-    first = [
-        *first_screen(
-            plan, measured, answer_of(plan, measured, pictures.names), pictures
-        )
-    ]
+    first = [*first_screen(plan, measured, answer, pictures)]
     middle = [*main_sections(plan, measured, pictures)]
-    last = appendices(plan, measured, gap_table(plan, measured, empty or {}), pictures)
-    return Section(plan.title or plan.name, [*first, *middle, *last])
+    last = appendices(plan, measured, result, pictures)
+    return Section(plan.title or plan.name, [*first, *middle, *last]), result
 
 
 def write_report(
@@ -74,19 +82,16 @@ def write_report(
     `figures` are linked by their path relative to the report. `empty`: name -> reason, of figures with nothing to show;
     they are listed but not shown. Raises ReportError as `report_tree` does.
     """
-    empty = empty or {}
     shown = {
         path.stem: Path(os.path.relpath(path, output.parent)).as_posix()
         for path in figures
     }
-    root = report_tree(plan, measured, shown, empty)
+    root, result = _tree_and_result(plan, measured, shown, empty or {})
     files = {
         output if name == MAIN else output.parent / name: text
         for name, text in render(root).items()
     }
-    files[output.with_name(NUMBERS)] = to_json(
-        report_content(plan, measured, shown, empty, gap_table(plan, measured, empty))
-    )
+    files[output.with_name(NUMBERS)] = result.to_json()
     (output.parent / FOLDER).mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")

@@ -15,10 +15,11 @@ from kveval.report.data.campaign import Table
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Running text; a `note` is highlighted."""
+    """Running text; a `note` is highlighted, `small` facts are printed small."""
 
     text: str
     note: bool = False
+    small: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,33 @@ class Code:
 
 
 @dataclass(frozen=True)
+class Tile:
+    """One figure of the answer, printed large: what it is, its value, and lines that say what it rests on.
+
+    `style`: a class of page.css, such as "better"; "" for none.
+    """
+
+    title: str
+    value: str
+    lines: Sequence[str] = ()
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Tiles side by side."""
+
+    tiles: Sequence[Tile]
+
+
+@dataclass(frozen=True)
 class Picture:
-    """A figure: its name, its path relative to the report, its title and its caption."""
+    """A figure: its name, its path relative to the report, its title, which it shows itself, and its caption."""
 
     name: str
     path: str
     title: str
     caption: str
-
-    @property
-    def lead(self) -> str:
-        """The title as a sentence, to be followed by the caption."""
-        return self.title if self.title.endswith("?") else f"{self.title}."
 
 
 @dataclass(frozen=True)
@@ -76,7 +92,7 @@ class Section:
             yield from section.tree()
 
 
-Block = Paragraph | Bullets | Code | Picture | Table | Section
+Block = Paragraph | Bullets | Code | Tiles | Picture | Table | Section
 
 
 def anchor_of(title: str) -> str:

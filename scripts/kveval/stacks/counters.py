@@ -1,11 +1,16 @@
 """A program's own counters, read from its Prometheus page."""
 
 import difflib
+import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kveval.host.errors import Failure
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
 
 # Labels of a server's parts, and those that are the same on every series; a counter is summed over them.
 _COMMON_LABELS = frozenset(
@@ -23,6 +28,10 @@ _COMMON_LABELS = frozenset(
         "otel_scope_schema_url",
     }
 )
+
+
+# Histograms of which the buckets are kept: the delays of lookups in tiers, which are needed over a level.
+_KEPT_HISTOGRAM = re.compile(r"_lookup_\w*delay_seconds$")
 
 
 class CounterError(Failure):
@@ -60,7 +69,8 @@ def parse_counters(
     """Sum every counter of the Prometheus text whose name starts with `prefix`, or is among `names`.
 
     A counter with further labels (transfer_type, source, ...) appears as a sum under its name, and once per label set
-    as `name{label="value"}`. Names keep their suffix `_total`. Raises CounterError if it is not Prometheus text.
+    as `name{label="value"}`. Names keep their suffix `_total`. Of histograms of lookups' delays, the buckets are there,
+    each as `name_bucket{le="seconds"}` with further labels. Raises CounterError if it is not Prometheus text.
     """
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415  (slow, not for plans)
 
@@ -68,28 +78,37 @@ def parse_counters(
     bare = {_without_labels(name) for name in names}
     try:
         for family in text_string_to_metric_families(text):
-            if family.type != "counter":
-                continue
             read = family.name.startswith(prefix) or f"{family.name}_total" in bare
+            if not read or not _is_kept(family):
+                continue
             for sample in family.samples:
-                if not read or not sample.name.endswith("_total"):
+                own = _own_labels(sample.labels)
+                if sample.name.endswith("_total"):
+                    totals[sample.name] += sample.value
+                elif not sample.name.endswith("_bucket"):
                     continue
-                totals[sample.name] += sample.value
-                own = {
-                    name: value
-                    for name, value in sorted(sample.labels.items())
-                    if name not in _COMMON_LABELS
-                }
                 if own:
-                    labels = ",".join(
-                        f'{name}="{value}"' for name, value in own.items()
-                    )
-                    totals[f"{sample.name}{{{labels}}}"] += sample.value
+                    totals[f"{sample.name}{{{own}}}"] += sample.value
     except ValueError as error:
         raise CounterError(
             f"not Prometheus text: {error}", code="not_prometheus"
         ) from error
     return dict(totals)
+
+
+def _is_kept(family: "Metric") -> bool:
+    if family.type == "histogram":
+        return _KEPT_HISTOGRAM.search(family.name) is not None
+    return family.type == "counter"
+
+
+def _own_labels(labels: Mapping[str, str]) -> str:
+    """Return the labels of a sample that distinguish it on one server, as they are written."""
+    return ",".join(
+        f'{name}="{value}"'
+        for name, value in sorted(labels.items())
+        if name not in _COMMON_LABELS
+    )
 
 
 def metric_types(text: str) -> dict[str, str]:

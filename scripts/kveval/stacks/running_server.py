@@ -163,8 +163,15 @@ class RunningServer(ABC):
         }
         return body | ({"cache_salt": salt} if salt else {})
 
+    def without_loading(self, version: str) -> Mapping[str, Any] | None:
+        """Return what the body of a request has in addition for nothing to be loaded from tiers for it.
+
+        None in releases that have no such thing.
+        """
+        return None
+
     def switches_loading(self, version: str, facts: RunningFacts) -> bool:
-        """Tell whether a request can say that nothing is to be loaded from tiers for it."""
+        """Tell whether a request can say that nothing is to be loaded from tiers for it, with what is configured."""
         return False
 
     @abstractmethod

@@ -42,6 +42,7 @@ _LAYERS_JOINED_SINCE = Version("0.12")
 _KEPT_AT_THE_END_SINCE = Version("0.29")
 # From this release on a request can limit what is loaded for it (offloading/scheduler.py of vLLM's connectors).
 _SWITCHES_LOADING_SINCE = Version("0.32")
+_WITHOUT_LOADING = {"kv_transfer_params": {"max_load_tokens": 0}}
 _INTERVAL, _MATCH_UNIT = "--prefix-cache-retention-interval", "--prefix-match-unit"
 # vLLM's default on CPUs, and on GPUs below 70 GiB.
 _BATCH_TOKENS = 2048
@@ -413,16 +414,20 @@ class Vllm(ModelServer):
         """Return the body of a stream that also has the ids of its tokens, and always so many of them."""
         body = super().text_request(model, text, tokens, salt=salt)
         body |= {"seed": 0, "ignore_eos": True, "return_token_ids": True}
-        return body | ({} if loads else {"kv_transfer_params": {"max_load_tokens": 0}})
+        return body | ({} if loads else _WITHOUT_LOADING)
+
+    def without_loading(self, version: str) -> Mapping[str, Any] | None:
+        """Return the parameter that vLLM's own connectors read, from 0.32 on."""
+        try:
+            knows = Version(version) >= _SWITCHES_LOADING_SINCE
+        except InvalidVersion:
+            return None
+        return _WITHOUT_LOADING if knows else None
 
     def switches_loading(self, version: str, facts: RunningFacts) -> bool:
         """Tell whether the connector is vLLM's own, of a release that reads `max_load_tokens`."""
-        if "OffloadingConnector" not in (facts.connector or ""):
-            return False
-        try:
-            return Version(version) >= _SWITCHES_LOADING_SINCE
-        except InvalidVersion:
-            return False
+        own = "OffloadingConnector" in (facts.connector or "")
+        return own and self.without_loading(version) is not None
 
     def version(self, ask: Ask) -> str:
         """Return the release from /version."""

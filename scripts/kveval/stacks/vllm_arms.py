@@ -212,9 +212,12 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
     With a CPU tier, vLLM's native one stands behind the index.
     """
     if not platform.on_cluster:
-        message = "the index lives in llm-d's endpoint picker, which routes between servers on a cluster: it needs engine"
+        message = (
+            "the index lives in llm-d's endpoint picker, which this workflow starts on clusters alone"
+            " (llm-d's guide runs it without Kubernetes, too, with docker): it needs engine kubernetes"
+        )
         raise ArmError(
-            f"{message} kubernetes, not {platform.engine}",
+            f"{message}, not {platform.engine}",
             code="index_on_cluster_alone",
         )
     _since(platform, "0.11", "the index", "index_too_old")

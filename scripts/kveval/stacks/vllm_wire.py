@@ -43,6 +43,36 @@ METRICS: dict[str, dict[str, str]] = {
     "offload_store_seconds": {"0.24": "vllm:kv_offload_store_time_total"},
     "file_tier_read_bytes": {"0.32": "vllm:kv_offload_tiering_read_bytes_total"},
     "file_tier_written_bytes": {"0.32": "vllm:kv_offload_tiering_write_bytes_total"},
+    "tier_chunk_queries": {"0.32": "vllm:kv_offload_tiering_chunk_queries_total"},
+    "tier_chunk_hits": {"0.32": "vllm:kv_offload_tiering_chunk_hits_total"},
+    "tier_lookup_seconds": {
+        "0.32": "vllm:kv_offload_tiering_lookup_sync_delay_seconds_bucket"
+    },
+    "tier_deferred_seconds": {
+        "0.32": "vllm:kv_offload_tiering_lookup_async_delay_seconds_bucket"
+    },
+    "lookup_seconds": {"0.32": "vllm:kv_offload_lookup_sync_delay_seconds_bucket"},
+    "deferred_seconds": {"0.32": "vllm:kv_offload_lookup_async_delay_seconds_bucket"},
+    "delivered_device_tokens": {
+        "0.16": 'vllm:prompt_tokens_by_source_total{source="local_cache_hit"}'
+    },
+    "delivered_external_tokens": {
+        "0.16": 'vllm:prompt_tokens_by_source_total{source="external_kv_transfer"}'
+    },
+    "stores_dropped": {
+        "0.32": "vllm:kv_offload_tiering_backpressure_blocks_dropped_total"
+    },
+    "stores_skipped": {"0.32": "vllm:kv_offload_stores_skipped_total"},
+    "store_allocations_failed": {"0.32": "vllm:kv_offload_allocation_failure_total"},
+    "stores_behind_failed": {
+        "0.32": "vllm:kv_offload_tiering_cascade_job_failures_total"
+    },
+    "promotions_failed": {
+        "0.32": "vllm:kv_offload_tiering_promotion_job_failures_total"
+    },
+    "promotion_allocations_failed": {
+        "0.32": "vllm:kv_offload_tiering_promotion_allocation_failures_total"
+    },
     "queue_seconds_sum": {"*": "vllm:request_queue_time_seconds_sum"},
     "queue_seconds_count": {"*": "vllm:request_queue_time_seconds_count"},
     "prefill_seconds_sum": {"*": "vllm:request_prefill_time_seconds_sum"},

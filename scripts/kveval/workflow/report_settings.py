@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from kveval.analysis.cells import models_by_size
@@ -16,6 +18,7 @@ from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.runs import Runs
 
+REPORT_COMMAND = "snakemake --cores 4 report"
 _OF_SCENARIO = ("title", "baseline", "arm", "store")
 
 
@@ -49,6 +52,17 @@ def report_settings(runs: Runs) -> dict[str, Any]:
         "goodput": campaign.goodput.declared if campaign.goodput else {},
         "prices": campaign.prices.declared if campaign.prices else {},
     }
+
+
+def report_command(configfiles: Iterable[Path], site: str | None) -> str:
+    """Return the command that measures what is missing of a campaign and writes its report.
+
+    `configfiles`: those of --configfile; `site`: the value of --config site=, None without one.
+    """
+    files = " ".join(os.path.relpath(file) for file in configfiles)
+    options = [f" --configfile {files}" if files else ""]
+    options += [f" --config site={site}" if site else ""]
+    return f"{REPORT_COMMAND}{''.join(options)}"
 
 
 def comparison_settings(runs: Runs) -> dict[str, Any]:

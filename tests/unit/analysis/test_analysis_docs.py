@@ -9,6 +9,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.synthetic import BASELINES, METRICS, levels_table, peaks_table
 from tests.unit.analysis.test_level_tables import measurement  # noqa: F401  (a fixture)
 
+from kveval.analysis import waterfall
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.reuse import NUMBERS, TEXTS
 from kveval.analysis.verdict_tables import CHECKS, RULES, verdict_tables
@@ -50,6 +51,10 @@ def test_every_column_of_a_table_is_documented(table: str) -> None:
     assert [
         name for name in tables[table] if not documented(name) and name not in metrics
     ] == []
+
+
+def test_every_column_of_the_waterfall_is_documented() -> None:
+    assert [name for name in waterfall.COLUMNS if not documented(name)] == []
 
 
 def test_every_rule_is_listed_with_its_checks() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tests.support.synthetic import BASELINES, WORKLOAD, levels_table
 
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.verdict import compare_all
 
 ARM = "native-offload"

@@ -12,7 +12,7 @@ from tests.support.import_sheets import plan
 from tests.support.result_trees import HOUR, LMCACHE, native, write_level
 
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.verdict import compare_all
 from kveval.importing.run import import_run
 from kveval.store.run_file import stored_run

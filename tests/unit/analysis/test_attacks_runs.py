@@ -16,7 +16,7 @@ from tests.unit.report import test_report as small
 
 from kveval.analysis.cells import tables_by_cell
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
@@ -393,6 +393,7 @@ def test_blocks_on_machines_of_their_own_are_compared() -> None:
     row = judged(on(on(campaign(), ARM, [4, 5]), BASELINE, [4, 5]))
     assert (row["verdict"], row["runs"], row["qualifier"]) == (words.BETTER, 5, "")
     assert row["basis_hardware"] == "one machine in each run"
+    assert judged(campaign())["basis_hardware"] == "one machine"
 
 
 def test_machines_that_nobody_recorded_are_not_said_to_be_one() -> None:
@@ -402,6 +403,31 @@ def test_machines_that_nobody_recorded_are_not_said_to_be_one() -> None:
         "unknown: machine not recorded",
     )
     assert judged(on(campaign(), ARM, RUNS, ""))["verdict"] == words.NOT_ASSESSED
+
+
+@pytest.mark.parametrize("off", [BASELINE, ARM])
+def test_a_server_that_stores_on_both_sides_is_said_beside_the_verdict(
+    off: str,
+) -> None:
+    """Loading was switched off request by request; with both sides off nothing differs in that."""
+    row = judged(with_values(campaign(), off, RUNS, activity="switched off"))
+    assert row["basis_tier"] == "qualifies: loading alone: both sides store"
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        "loading alone: both sides store",
+    )
+    both = judged(campaign().assign(activity="switched off"))
+    assert "both_store" not in str(both["findings"])
+
+
+def test_somebody_else_on_a_server_is_said_beside_the_verdict() -> None:
+    outcome = Outcome("others_on_server", "warn", "somebody else: 3.0 %")
+    seen = outcome_columns([outcome])
+    row = judged(with_values(campaign(), BASELINE, [2], **seen))
+    assert (row["verdict"], row["qualifier"]) == (
+        words.BETTER,
+        "somebody else used a server",
+    )
 
 
 # --- work that is not known

@@ -9,7 +9,7 @@ import pytest
 from tests.support.synthetic import level_row
 
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.verdict import METRICS, compare_all
 from kveval.campaign.campaign_file import Comparison
 

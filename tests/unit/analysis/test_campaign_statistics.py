@@ -12,7 +12,7 @@ from tests.support.synthetic import comparison_table, levels_table
 from kveval.analysis.estimators.intervals import contrasts, holm, welch
 from kveval.analysis.estimators.power import runs_to_resolve
 from kveval.analysis.estimators.spreads import bartlett
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 
 tables = st.tuples(st.integers(3, 6), st.integers(2, 5)).flatmap(
     lambda shape: arrays(float, shape, elements=st.floats(-3, 3, allow_nan=False))

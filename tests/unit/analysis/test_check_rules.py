@@ -83,6 +83,12 @@ def run(specification: dict[str, Any] | None = None, **changes: Any) -> Run:
     return msgspec.convert({**description, **changes}, Run)
 
 
+def on_existing(apart: float) -> checks_level.JudgedLevel:
+    """A level on a server that ran already, whose count of tokens is so far from that of the load."""
+    judged = level(throughput_server_difference=apart)
+    return replace(judged, run=run(engine="existing"))
+
+
 def both_tiers(*order: int) -> list[str]:
     parts = [
         {"kv_connector": "OffloadingConnector"},
@@ -231,6 +237,10 @@ FIXTURES: dict[
         lambda: level(throughput_server_difference=-0.06),
         level,
     ),
+    checks_level.others_on_server: (
+        lambda: on_existing(-0.06),
+        lambda: on_existing(-0.01),
+    ),
     checks_level.latencies_known: (
         lambda: level(latencies_unknown="ttft=0 ms or less in 9 of 9 requests"),
         level,
@@ -290,6 +300,10 @@ FIXTURES: dict[
     checks_run.not_exercised: (
         lambda: level(exercised=False),
         lambda: level(exercised=None),
+    ),
+    checks_run.loading_switched_off: (
+        lambda: level(activity="switched off", external_hit_tokens=16.0),
+        lambda: level(activity="switched off", external_hit_tokens=0.0),
     ),
     checks_run.answers: (
         lambda: of_run(answers=CHANGED),

@@ -373,13 +373,26 @@ def test_one_request_at_a_time_whatever_the_level_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "apart", "named"),
-    [("existing", -0.06, True), ("existing", 0.06, False), ("local", -0.06, False)],
+    ("engine", "apart", "named", "severity"),
+    [
+        ("existing", -0.019, "", ""),
+        ("existing", -0.03, "somebody else uses this server: 3.0 %", "warn"),
+        ("existing", -0.099, "somebody else uses this server: 9.9 %", "warn"),
+        ("existing", -0.11, "somebody else uses this server: 11.0 %", "fail"),
+        ("existing", 0.06, "metrics are not read", "fail"),
+        ("local", -0.06, "against the server's own count", "fail"),
+    ],
 )
 def test_others_are_named_only_where_they_can_reach_the_server(
-    engine: str, apart: float, named: bool
+    engine: str, apart: float, named: str, severity: str
 ) -> None:
     judged = level(throughput_server_difference=apart)
     judged = replace(judged, run=msgspec.structs.replace(judged.run, engine=engine))
-    [outcome] = checks_level.server_tokens(judged)
-    assert ("somebody else uses this server" in outcome.message) is named
+    outcomes = [
+        *checks_level.server_tokens(judged),
+        *checks_level.others_on_server(judged),
+    ]
+    assert [outcome.severity for outcome in outcomes] == [severity] * bool(severity)
+    assert all(named in outcome.message for outcome in outcomes)
+    others = "somebody else" in named
+    assert all(("somebody" in outcome.message) is others for outcome in outcomes)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.support.synthetic import BASELINES, level_row, levels_table, peaks_table
 
 from kveval.analysis.estimators.intervals import holm
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.averages import averages
 from kveval.analysis.statistics.comparison import (
     contrast_pairs,

@@ -21,7 +21,7 @@ from tests.unit.analysis.test_attacks_runs import (
 )
 
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import REASONS, SIDES
 from kveval.analysis.statistics.findings import (
     CODES,
@@ -84,6 +84,12 @@ def test_a_run_whose_partner_has_no_value_has_a_code_of_its_own() -> None:
     }
     row = judged(without(campaign(), ARM, [5]))
     assert codes(row) == {("arm", 5): "not_measured", ("reference", 5): "no_pair"}
+
+
+def test_a_run_is_single_where_the_others_were_not_measured() -> None:
+    assert judged(without(campaign(), ARM, [2, 3, 4, 5]))["verdict"] == words.SINGLE_RUN
+    failed = judged(with_values(campaign(), ARM, [2, 3, 4, 5], checks_failed="turns"))
+    assert (failed["verdict"], failed["grounds"]) == (words.NOT_ASSESSED, "few_runs")
 
 
 def test_the_side_that_was_idle_is_the_one_that_is_named() -> None:

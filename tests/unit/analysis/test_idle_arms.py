@@ -6,7 +6,7 @@ import pytest
 from tests.support.synthetic import BASELINES, levels_table
 
 from kveval.analysis.estimators.intervals import holm
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 

@@ -16,7 +16,7 @@ from kveval.analysis.statistics.limits_met import (
     replace_zero_goodput,
 )
 from kveval.analysis.statistics.uncertainty import widen_by_noise
-from kveval.analysis.statistics.verdicts import BETTER, NOT_ASSESSED, PARITY, WORSE
+from kveval.analysis.statistics.verdict_words import BETTER, NOT_ASSESSED, PARITY, WORSE
 from kveval.analysis.verdict import METRICS, compare_all
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison

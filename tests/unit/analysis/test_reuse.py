@@ -72,6 +72,9 @@ def test_of_drawn_prefixes_the_requests_that_were_sent_count(laptop, tmp_path):
     )
     assert row["predicted_prompt_tokens"] == 83 * 6032
     assert (row["predicted_tier_blocks"], row["predicted_not"]) == (10_000, "")
+    # One server: its caches are all there are.
+    assert row["predicted_pooled_ratio"] == row["predicted_ratio_high"]
+    assert row["predicted_pooled_ratio"] <= row["predicted_offered_ratio"] < 1
     curve = read_curve(row["predicted_curve"])
     assert curve["low"].is_monotonic_increasing and curve.index.is_monotonic_increasing
     ends = row["predicted_device_ratio"], row["predicted_ratio_high"]
@@ -171,7 +174,7 @@ def shares(device: float, low: float, high: float, **counters: float) -> Any:
             "run": 1,
             "level": 4,
         },
-        **dict(zip(NUMBERS, (device, low, high, 200_000, 2000.0), strict=True)),
+        **dict(zip(NUMBERS, (device, low, high, 2e5, 2000.0, 0.9, high), strict=True)),
         **{
             "request_prompt_tokens": 1000.0,
             "request_output_tokens": 10.0,

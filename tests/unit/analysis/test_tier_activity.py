@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kveval.analysis.system.lookups import ALL_TIERS, lookups, quantile
 from kveval.analysis.system.tier_activity import COLUMNS, tier_activity
 from kveval.campaign.cell import Cell
 from kveval.store.run_file import Change, LevelRun, Run
@@ -159,3 +162,39 @@ def test_a_level_without_counters_is_left_out_and_nothing_is_no_error():
         "level"
     ].tolist() == [1]
     assert tier_activity([]).empty
+
+
+def test_lookups_are_counted_by_tier_and_their_delays_by_bucket():
+    queries, hits = (
+        f"vllm:kv_offload_tiering_chunk_{what}_total" for what in ("queries", "hits")
+    )
+    delay = "vllm:kv_offload_tiering_lookup_sync_delay_seconds_bucket"
+    whole = "vllm:kv_offload_lookup_async_delay_seconds_bucket"
+    counters = {
+        **{queries: 110.0, f'{queries}{{tier="0:primary"}}': 100.0},
+        **{f'{queries}{{tier="1:fs"}}': 10.0, hits: 60.0},
+        f'{hits}{{tier="0:primary"}}': 60.0,
+        **{f'{delay}{{le="0.001",tier="1:fs"}}': 5.0},
+        **{f'{delay}{{le="0.1",tier="1:fs"}}': 8.0},
+        **{f'{delay}{{le="+Inf",tier="1:fs"}}': 10.0},
+        **{f'{whole}{{le="0.5"}}': 4.0, f'{whole}{{le="+Inf"}}': 4.0},
+    }
+    prompts, primary, files = lookups(run("cpu+fs-offload", **counters).levels)
+    assert (prompts.tier, prompts.deferred_s) == (ALL_TIERS, (0.5, 0.5))
+    assert (primary.tier, primary.chunks, primary.hits) == ("0:primary", 100, 60)
+    assert all(np.isnan((*primary.blocked_s, *primary.deferred_s)))
+    # A tier whose counter of hits is not there yet had none.
+    assert (files.tier, files.chunks, files.hits) == ("1:fs", 10, 0)
+    assert files.blocked_s == (0.001, np.inf)
+    assert lookups(run("no-offload", **DEVICE).levels) == []
+
+
+@given(st.lists(st.floats(min_value=0, max_value=12), min_size=1))
+def test_a_quantile_of_buckets_is_at_least_that_of_the_values(values):
+    ends = (0.1, 1.0, 5.0, 10.0, np.inf)
+    buckets = {end: sum(value <= end for value in values) for end in ends}
+    for part in (0.5, 0.9):
+        exact = np.quantile(values, part, method="inverted_cdf")
+        at_most = quantile(buckets, part)
+        assert at_most >= exact
+        assert not any(exact <= end < at_most for end in ends)

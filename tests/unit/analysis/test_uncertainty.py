@@ -15,7 +15,7 @@ from tests.support.synthetic import BASELINES, levels_table, run_description
 
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics.verdicts import (
+from kveval.analysis.statistics.verdict_words import (
     BETTER,
     INCONCLUSIVE,
     NOT_ASSESSED,

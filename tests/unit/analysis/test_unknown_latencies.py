@@ -16,7 +16,7 @@ from kveval.analysis.levels.activity import required_counters
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.latencies import parse_reasons, unknown_latencies
 from kveval.analysis.levels.tables import level_row
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.verdict import compare_all
 from kveval.load.reports import LevelReport
 from kveval.load.reports.reading import decode_report

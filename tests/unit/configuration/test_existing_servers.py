@@ -76,6 +76,70 @@ def test_what_cannot_be_measured_is_told_at_once(tmp_path, existing, more, code)
     assert code in codes(tmp_path, campaign(existing, **more))
 
 
+def test_one_server_is_two_arms_where_the_requests_of_one_load_nothing(tmp_path):
+    one = {arm: {"url": URL} for arm in SERVERS}
+    one["no-offload"] = {"url": URL, "load_from_tier": False}
+    config, plain = (
+        load(tmp_path / "1", campaign(one)),
+        load(tmp_path / "2", campaign(SERVERS)),
+    )
+    for cell in config.cells:
+        off = cell.scenario == "no-offload"
+        specification = config.specification(cell)
+        assert specification.load_from_tier is not off
+        assert ("load_from_tier" in specification.to_json()) is off
+        if off:
+            assert config.measurement_id(cell) != plain.measurement_id(cell)
+
+
+@pytest.mark.parametrize(
+    ("arm", "version", "code"),
+    [
+        ("no-offload", "0.31.0", "loading_not_switched"),
+        ("native-offload", "0.32.0", "loading_off_with_tier"),
+    ],
+)
+def test_where_loading_cannot_be_switched_off_is_told_at_once(
+    tmp_path, arm, version, code
+):
+    servers = {**SERVERS, arm: {**SERVERS[arm], "load_from_tier": False}}
+    server = RAW["config"]["server"] | {"vllm": version}
+    assert codes(tmp_path, campaign(servers, server=server)) == {code}
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"),
+    [
+        ({"most_streams": 1}, "above_most_streams"),
+        ({"most_streams": 1000, "most_requests_per_minute": 0.5}, ""),
+    ],
+)
+def test_levels_that_a_server_may_not_get_are_refused(tmp_path, limit, code):
+    """The requests a minute of closed loops are known only when they have run."""
+    servers = {**SERVERS, "no-offload": {"url": URL, **limit}}
+    files = campaign(servers)
+    assert codes(tmp_path, files) == {code} if code else load(tmp_path, files).cells
+
+
+def test_rates_that_a_server_may_not_get_are_refused(tmp_path):
+    servers = {**SERVERS, "no-offload": {"url": URL, "most_requests_per_minute": 59.0}}
+    rates = {**RAW["workloads"]["laptop"], "profile": "constant", "levels": [30, 60]}
+    files = campaign(servers, workload="rates", workloads={"rates": rates})
+    assert codes(tmp_path, files) == {"above_most_requests"}
+    servers["no-offload"]["most_requests_per_minute"] = 60.0
+    files = campaign(servers, workload="rates", workloads={"rates": rates})
+    assert load(tmp_path, files).cells
+
+
+def test_a_replica_counts_once(tmp_path):
+    twice = {**SERVERS, "no-offload": {"url": URL, "metrics": [URL, f"{URL}/v1"]}}
+    assert "metrics_twice" in codes(tmp_path, campaign(twice))
+
+
+def test_what_is_to_be_restored_needs_a_switch(tmp_path):
+    assert "nothing_to_restore" in codes(tmp_path, campaign(SERVERS, restore="true"))
+
+
 def test_arms_behind_one_address_need_a_command_that_switches(tmp_path):
     switched = {
         arm: {"url": URL, "switch": f"systemctl restart {arm}"} for arm in SERVERS

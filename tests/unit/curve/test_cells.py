@@ -4,6 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tests.support.config_files import load, on_cluster
@@ -14,16 +15,19 @@ from kveval.campaign.specification import Specification
 from kveval.configuration.config import Config
 from kveval.configuration.loading import load_config
 from kveval.curve.cells import (
+    block_count,
     curves_of,
     curves_of_prompts,
     demands,
     needed_sizes,
+    pooled_shares,
     prompts_of,
     serving_of,
     worst_order_is_assumed,
 )
 from kveval.load import traces
 from kveval.load.guidellm import data_argument, levels_of
+from kveval.load.workload import workload_of
 from kveval.workflow.planning.curve_figure import curve_panel
 from kveval.workflow.planning.curve_files import (
     curve_rows,
@@ -85,6 +89,7 @@ def test_a_cache_that_evicts_early_serves_a_range(laptop):
     found = curves_of(of(laptop, "lmcache-local", 4000), 2)
     low, high = found.hit_share_range
     assert 0.2 < low < high < 0.95
+    assert found.adds_points == 100 * (high - found.device_hit_share)
     assert curves_of(of(laptop, "native-offload", 4000), 2).hit_share_range[0] > high
 
 
@@ -131,6 +136,22 @@ def test_turns_find_what_earlier_ones_had(laptop):
     )
 
 
+def test_the_blocks_of_random_bursts_are_those_of_the_requests_that_are_sent():
+    workload = workload_of(
+        {
+            "profile": "bursts",
+            "bursts": {"factor": 5.0, "share": 0.1, "mean_s": 20.0},
+            "levels": [240],
+            "seconds": 20,
+            **{"prompt_tokens": 128, "output_tokens": 32},
+            **{"prefix_tokens": 320, "prefix_count": 5},
+        }
+    )
+    # 240 a minute for 20 s: 80 requests of 480 tokens.
+    assert block_count(workload, 240, 16) == pytest.approx(80 * 480 / 16)
+    assert block_count(workload, 240, 32) == pytest.approx(80 * 480 / 32)
+
+
 @pytest.mark.parametrize("name", ["laptop", "replayed"])
 def test_what_the_target_says_and_draws(name, request, tmp_path: Path):
     config = request.getfixturevalue(name)
@@ -173,6 +194,32 @@ def test_a_router_sends_prompts_by_prefix_with_and_without_a_gateway(
     specification = config.specification(config.cells[0])
     assert specification.on_cluster.route == route
     assert serving_of(specification).by_prefix == by_prefix
+
+
+def test_servers_hold_together_what_none_of_them_does(laptop, tmp_path):
+    """Requests are dealt out in turn: every server needs every prefix, and together they have room for more of them."""
+    alone = of(laptop, "native-offload", 2000)
+    prompts = prompts_of(alone.workload, 2, 1, alone.block_size, 200)
+    curves = curves_of_prompts(alone, prompts)
+    offered, held = pooled_shares(alone, prompts, curves)
+    assert held == curves.hit_share_range[1] <= offered == curves.device.ceiling
+    cluster = load(
+        tmp_path,
+        on_cluster(
+            "llm-d-0.8.0",
+            [(["Qwen3-14B"], ["native-offload"], [10_000])],
+            site={"address": "service"},
+        ),
+    )
+    deployment = cluster.specification(cluster.cells[0]).on_cluster
+    several = msgspec.structs.replace(
+        alone, deployment=msgspec.structs.replace(deployment, replicas=3)
+    )
+    assert serving_of(several).servers == 3
+    on_servers = curves_of_prompts(several, prompts)
+    together = pooled_shares(several, prompts, on_servers)
+    assert together[0] == offered
+    assert on_servers.hit_share_range[1] < together[1] <= offered
 
 
 def test_conversations_of_a_closed_loop_are_marked_as_approximate(laptop):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace as replace_struct
 from tests.support.fault_chain import CAMPAIGN, CELL, stand_in_environment
 from tests.support.paths import REPOSITORY, STAND_INS
 
@@ -27,7 +28,7 @@ from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import recorder
 from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.host import hardware
-from kveval.host.http import HttpError, free_port, request
+from kveval.host.http import HttpError, fetch, free_port, request
 from kveval.host.lock import host_lock
 from kveval.measure import transaction
 from kveval.measure.progress import Progress
@@ -37,6 +38,7 @@ from kveval.store.store import Store
 
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     (tmp_path / "home").mkdir()
     campaign = tmp_path / "campaign.yaml"
@@ -109,7 +111,9 @@ def test_a_server_started_by_hand_is_measured_and_left_running(
     assert run.hardware["fingerprint"] == hardware.probe()["fingerprint"]
     assert "attaching to the server" in log.read_text()
     text = next((tmp_path / "store").rglob("run.json")).read_text()
-    assert json.loads(text)["attached"] == {"empties_caches": True}
+    attached = json.loads(text)["attached"]
+    assert attached["empties_caches"] is True
+    assert [told["version"] for told in attached["stack"]] == ["0.32.0+cpu"]
     assert url not in text
 
 
@@ -133,17 +137,20 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
     """A server of the declared version whose caches nobody can empty."""
 
     key = ""
+    page = b""
 
     def do_GET(self) -> None:
         version, model = {"version": "0.32.0"}, {"id": "Qwen3-0.6B-miniature"}
-        self.answer({"/version": version, "/v1/models": {"data": [model]}})
+        answers = {"/version": version, "/v1/models": {"data": [model]}}
+        self.answer(answers | {"/metrics": None})
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self.answer({"/v1/completions": {"usage": {"completion_tokens": 4}}})
 
     def answer(self, answers: dict[str, object]) -> None:
-        body = json.dumps(answers.get(self.path)).encode()
+        empty = self.path == "/metrics"
+        body = self.page if empty else json.dumps(answers.get(self.path)).encode()
         allowed = self.key in self.headers.get("Authorization", "")
         self.send_response((200 if self.path in answers else 404) if allowed else 401)
         self.send_header("Content-Length", str(len(body)))
@@ -173,8 +180,51 @@ def test_caches_that_no_endpoint_empties_are_told_once_and_left(job: Job) -> Non
         deployer.start()
         deployer.refresh(restart=False)
         deployer.server.require_alive()
-        assert deployer.facts() == {"attached": {"empties_caches": False}}
+        attached = deployer.facts()["attached"]
+    assert attached["empties_caches"] is False
+    [told] = attached["stack"]
+    assert (told["version"], told["connector"]) == ("0.32.0", None)
     assert ["no open endpoint" in message for message in messages] == [True]
+
+
+def test_two_arms_on_one_server_need_its_caches_emptied(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both send the same prompts; that the server cannot switch loading off is told before."""
+    specification = replace_struct(job.specification, load_from_tier=False)
+    job = replace(job, specification=specification)
+    with open_server() as url:
+        with pytest.raises(DeploymentError, match="no open endpoint") as error:
+            deployer_at(job, url).refresh(restart=False)
+        assert error.value.code == "caches_not_emptied"
+        with pytest.raises(DeploymentError) as error:
+            deployer_at(job, url).start()
+        assert error.value.code == "loading_not_switched"
+
+
+def test_counters_of_replicas_are_summed_recorded_apart_and_read_at_their_addresses(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kveval.engines.attached._LOOK_S", 0.5)
+    page = b"# TYPE vllm:x_total counter\nvllm:x_total 2.0\n"
+    monkeypatch.setattr(OpenServer, "page", page)
+    with open_server() as gateway, open_server() as one, open_server() as two:
+        deployer = deployer_at(job, gateway, metrics=[one, two])
+        server = deployer.start()
+        assert server.url == gateway
+        assert server.counters() == {"vllm:x_total": 4.0}
+        [(name, address)] = server.metrics_urls.items()
+        assert name == "vllm"
+        recorded = fetch(address).decode()
+        assert 'vllm:x_total{replica="1"} 2.0' in recorded
+        assert set(deployer.placeholders) == {gateway, one, two}
+        server.require_alive()
+    time.sleep(0.6)
+    with pytest.raises(ServerDied):
+        server.require_alive()
+    with pytest.raises(HttpError, match="502"):
+        fetch(address)
+    deployer.close()
 
 
 def test_an_address_where_nothing_answers_is_an_error_and_so_is_a_server_that_ends(

@@ -51,6 +51,24 @@ def test_a_counter_that_appears_meanwhile_started_at_zero():
     }
 
 
+def test_of_histograms_only_delays_of_lookups_are_kept() -> None:
+    text = (
+        "# TYPE vllm:kv_offload_tiering_lookup_sync_delay_seconds histogram\n"
+        'vllm:kv_offload_tiering_lookup_sync_delay_seconds_bucket{engine="0",le="0.1",tier="1:fs"} 3.0\n'
+        'vllm:kv_offload_tiering_lookup_sync_delay_seconds_bucket{engine="1",le="0.1",tier="1:fs"} 4.0\n'
+        'vllm:kv_offload_tiering_lookup_sync_delay_seconds_bucket{engine="0",le="+Inf",tier="1:fs"} 9.0\n'
+        'vllm:kv_offload_tiering_lookup_sync_delay_seconds_count{engine="0",tier="1:fs"} 9.0\n'
+        'vllm:kv_offload_tiering_lookup_sync_delay_seconds_sum{engine="0",tier="1:fs"} 1.0\n'
+        "# TYPE vllm:kv_offload_load_size histogram\n"
+        'vllm:kv_offload_load_size_bucket{engine="0",le="+Inf"} 9.0\n'
+    )
+    name = "vllm:kv_offload_tiering_lookup_sync_delay_seconds_bucket"
+    assert parse_counters(text, "vllm:") == {
+        f'{name}{{le="0.1",tier="1:fs"}}': 7.0,
+        f'{name}{{le="+Inf",tier="1:fs"}}': 9.0,
+    }
+
+
 OWN = """\
 # TYPE mytier:hits_total counter
 mytier:hits_total{model_name="m",level="ram"} 4.0

@@ -554,3 +554,20 @@ def test_the_command_line_of_a_level_is_this_one(workload, profile, data):
         *("--metrics", "kind=generative,sample_size=0"),
         *("--disable-console", "--disable-progress"),
     ]
+
+
+def test_what_each_request_has_in_addition_is_json_for_guidellm_and_for_priming():
+    load = workload_of(COMMON | {"prime": True})
+    body = {"kv_transfer_params": {"max_load_tokens": 0}}
+    target = LoadTarget("http://h:1", "MODEL", "TOKENIZER", body)
+    level = levels_of(load, 1)[0]
+    argv = command("GUIDELLM", load, level, target, Path("/REPORT.json"))
+    backend = json.loads(argv[argv.index("--backend") + 1])
+    assert backend == {
+        "kind": "openai_http",
+        "target": "http://h:1",
+        "model": "MODEL",
+        "extras": {"body": body},
+    }
+    primed = json.loads(priming_environment(load, level, target)["KVEVAL_PRIME"])
+    assert primed["body"] == body

@@ -12,14 +12,15 @@ from typing import Any
 import pytest
 from tests.support.config_files import BASE, CONFIG, RAW
 
+from kveval.campaign.campaign_file import ExistingServer
 from kveval.configuration.loading import load_config
-from kveval.engines.job import Job
+from kveval.engines.job import Job, MeasurementError
 from kveval.engines.protocol import LoadResult
 from kveval.host.redaction import Redactor
 from kveval.load import guidellm as load
 from kveval.load.guidellm import Level, LoadError
 from kveval.measure import level_run, progress
-from kveval.measure.level_run import Levels
+from kveval.measure.level_run import FirstLook, Levels
 from kveval.measure.progress import Progress
 
 SPECIFICATION = load_config(RAW["config"], CONFIG).specification(BASE)
@@ -171,3 +172,22 @@ def test_a_level_counts_from_the_load_and_not_from_the_priming(
     )
     assert len(lines) == 2
     assert all(text in line for text, line in zip(expected, lines, strict=True)), lines
+
+
+def test_more_requests_a_minute_than_a_server_may_get_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring = levels(tmp_path, SlowSession(answer_s=1.0))
+    monkeypatch.setattr(measuring, "_level", lambda level, title: {})
+    look = FirstLook(150.0, 61.0, [])
+    monkeypatch.setattr(level_run, "first_look", lambda *_: look)
+    limits: dict[str, Any] = {"url": "http://h:1", "most_requests_per_minute": 61}
+    allowing = ExistingServer.model_validate(limits)
+    measuring.job = dataclasses.replace(measuring.job, existing=allowing)
+    assert len(measuring.measure()) == 1
+    limits["most_requests_per_minute"] = 60
+    refusing = ExistingServer.model_validate(limits)
+    measuring.job = dataclasses.replace(measuring.job, existing=refusing)
+    with pytest.raises(MeasurementError, match="61 requests a minute") as error:
+        measuring.measure()
+    assert error.value.code == "above_most_requests"

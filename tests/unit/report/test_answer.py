@@ -10,7 +10,7 @@ from tests.support import synthetic_campaign as large
 from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import Exclusion
 from kveval.analysis.statistics.findings import records_json
 from kveval.campaign.cell import Cell
@@ -20,13 +20,12 @@ from kveval.report.answer import (
     TTFT,
     CampaignAnswer,
     answer_of,
-    factor_text,
 )
 from kveval.report.data.campaign import Measured
 from kveval.report.data.comparisons import (
     baseline_comparisons,
     comparison_of,
-    effect_text,
+    gain_text,
 )
 
 
@@ -69,7 +68,7 @@ def test_the_figure_of_single_runs_comes_first_where_it_is_drawn() -> None:
     assert answer_of(*CAMPAIGNS["mechanism"]()).figure == ""
 
 
-def test_a_gain_beyond_twice_is_said_in_times() -> None:
+def test_a_gain_beyond_twice_is_said_in_times_alone() -> None:
     found, (_, measured) = answer("mechanism"), CAMPAIGNS["mechanism"]()
     cell, base = (
         Cell("Qwen3-0.6B", "native-offload", 10_000),
@@ -80,13 +79,11 @@ def test_a_gain_beyond_twice_is_said_in_times() -> None:
         comparison_of(measured, cell, base, TTFT),
     )
     assert best["verdict"] == words.BETTER
-    assert float(factor_text(best).removesuffix(" times")) == pytest.approx(
+    assert float(gain_text(best).partition(" times")[0]) == pytest.approx(
         1 + best["effect_percent"] / 100, rel=0.1
     )
-    assert (
-        f"{factor_text(best)} as much as no-offload, {effect_text(best)}"
-        in found.sentences[0]
-    )
+    assert f"{gain_text(best)} as much as no-offload: " in found.sentences[0]
+    assert "%" not in found.sentences[0]
     assert (
         f"{best['value']} against {best['other_value']} output tok/s"
         in found.sentences[0]
@@ -125,13 +122,12 @@ def test_a_verdict_is_said_as_it_is(verdict: str, words_said: str) -> None:
     assert "native-offload 10K delivered" not in " ".join(found.sentences)
 
 
-def test_a_bound_is_said_with_the_times_and_with_the_effect() -> None:
+def test_a_bound_is_said_with_the_times() -> None:
     plan, facts = CAMPAIGNS["mechanism"]()
     first = answer_of(
         plan, changed(facts, "native-offload", "throughput_tok_s", bound="at least")
     ).sentences[0]
     assert "delivered at least 8" in first
-    assert ", at least +" in first
 
 
 @pytest.mark.parametrize(

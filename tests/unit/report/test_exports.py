@@ -8,16 +8,18 @@ import jsonschema
 import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as campaign
+from tests.support.paths import REPOSITORY
+from tests.support.report_text import result_of
 
 from kveval.analysis.cells import rows_of
+from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.export import report_json
 from kveval.report.report import write_report
-from kveval.report.tables.not_assessed import gap_table
+from kveval.report.result.model import ResultError, read_result, schema_text
 
-SCHEMAS = Path(report_json.__file__).with_name("schemas")
-REPORT_SCHEMA = json.loads((SCHEMAS / "report.json").read_text(encoding="utf-8"))
+SCHEMA_FILE = REPOSITORY / "docs" / "report.schema.json"
+REPORT_SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
 CELL = Cell("Qwen3-14B", "lmcache-valkey", 20_000)
 
 
@@ -55,6 +57,7 @@ def test_a_report_as_json_is_valid_and_holds_every_cell_and_comparison(
             "empty": "x",
         }
     ]
+    assert read_result(tmp_path / "report.json").model_dump(mode="json") == content
     verdicts = [row["verdict"] for row in content["comparisons"]]
     assert verdicts == list(measured.comparison["verdict"])
     peak = next(
@@ -88,14 +91,9 @@ def test_declared_pairs_and_averages_are_in_it(
             **{"panel": ["Qwen3-8B;Qwen3-14B"], "missing": [""]},
         }
     )
-    content = report_json.report_content(
-        plan,
-        dataclasses.replace(measured, contrasts=pair, averages=means),
-        {},
-        {},
-        gap_table(plan, measured, {}),
-    )
-    jsonschema.validate(json.loads(report_json.to_json(content)), REPORT_SCHEMA)
+    with_both = dataclasses.replace(measured, contrasts=pair, averages=means)
+    content = json.loads(result_of(plan, with_both).to_json())
+    jsonschema.validate(content, REPORT_SCHEMA)
     assert len(content["comparisons"]) == len(measured.comparison) + 1
     assert content["comparisons"][-1]["indication"] == "better"
     assert content["comparisons"][-1]["bound"] == "at least"
@@ -118,9 +116,7 @@ def test_what_is_not_there_is_null_and_says_why(measured: Measured) -> None:
         part.comparison,
         {keys[1]: "failed: no memory"},
     )
-    content = report_json.report_content(
-        plan, missing, {}, {}, gap_table(plan, missing, {})
-    )
+    content = json.loads(result_of(plan, missing).to_json())
     present, absent = content["cells"]
     assert (absent["peak"], absent["missing"], absent["runs"]) == (
         None,
@@ -128,4 +124,43 @@ def test_what_is_not_there_is_null_and_says_why(measured: Measured) -> None:
         [],
     )
     assert present["peak"]["throughput_tok_s"]["low"] is None
-    jsonschema.validate(json.loads(report_json.to_json(content)), REPORT_SCHEMA)
+    jsonschema.validate(content, REPORT_SCHEMA)
+
+
+def test_the_schema_in_the_repository_is_the_models_own() -> None:
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text()
+
+
+def test_a_report_of_an_earlier_version_is_read(
+    plan: ReportPlan, measured: Measured, tmp_path: Path
+) -> None:
+    content = json.loads(result_of(plan, measured).to_json())
+    for later in ("one_request", "checks", "predictions"):
+        del content[later]
+    for cell in content["cells"]:
+        del cell["levels"]
+    (tmp_path / "report.json").write_text(json.dumps(content | {"unknown": 1}))
+    result = read_result(tmp_path / "report.json")
+    assert (result.checks, result.predictions) == ([], [])
+    jsonschema.validate(content, REPORT_SCHEMA)
+
+
+@pytest.mark.parametrize("text", ["{}", "[", '{"report_schema": 2}'])
+def test_what_is_no_report_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "report.json").write_text(text)
+    with pytest.raises(ResultError, match=r"report\.json: this version of kveval"):
+        read_result(tmp_path / "report.json")
+
+
+def test_levels_and_checks_are_those_of_the_tables(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    result = result_of(plan, measured)
+    cell = next(cell for cell in result.cells if cell.cell == CELL)
+    rows = rows_of(measured.levels, CELL)
+    assert [level.level for level in cell.levels] == [1, 50, 300, 650]
+    at = rows[rows["level"] == 300]
+    assert cell.levels[2].runs == len(at)
+    assert cell.levels[2].ttft_ms_p50 == pytest.approx(at["ttft_ms_p50"].mean())
+    found = sum(check.count for check in result.checks if check.levels)
+    assert found == sum(map(len, map(outcomes_of, measured.levels.to_dict("records"))))

@@ -7,21 +7,19 @@ import jsonschema
 import numpy as np
 import pandas as pd
 import pytest
+from tests.support.paths import REPOSITORY
+from tests.support.report_text import result_of
 from tests.support.synthetic import levels_table
 from tests.unit.report.test_report import files, first_screen, measured, plan
 from tests.unit.report.test_report_claims import judged
 
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.comparisons import effect_text
-from kveval.report.export import report_json
 from kveval.report.figures.effects import _key
-from kveval.report.tables.not_assessed import gap_table
 
-SCHEMA = json.loads(
-    Path(report_json.__file__).with_name("schemas").joinpath("report.json").read_text()
-)
+SCHEMA = json.loads((REPOSITORY / "docs" / "report.schema.json").read_text())
 CELLS = [Cell("Qwen3-0.6B", "no-offload", 0), Cell("Qwen3-0.6B", "idle", 10_000)]
 
 
@@ -41,11 +39,7 @@ def of_arm(facts: Measured) -> dict[str, object]:
 
 def numbers(plan: ReportPlan, facts: Measured) -> dict[str, object]:
     """The comparison of throughput in report.json, which fits its schema."""
-    report = json.loads(
-        report_json.to_json(
-            report_json.report_content(plan, facts, {}, {}, gap_table(plan, facts, {}))
-        )
-    )
+    report = json.loads(result_of(plan, facts).to_json())
     jsonschema.validate(report, SCHEMA)
     return next(
         row for row in report["comparisons"] if row["metric"] == "throughput_tok_s"

@@ -14,12 +14,12 @@ from tests.unit.report import test_report as small
 from kveval.analysis.cells import THROUGHPUT, kept_runs
 from kveval.analysis.costs import TOKENS, costs
 from kveval.analysis.peaks import read_table
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.answer import answer_of
+from kveval.report.build_result import comparison_results
 from kveval.report.data.campaign import Measured, Table
 from kveval.report.data.comparisons import comparison_of
-from kveval.report.export.report_json import report_content
 from kveval.report.html.arm_runs import runs_section
 from kveval.report.tables.results import arms_table
 
@@ -205,16 +205,14 @@ def test_the_page_names_the_runs_that_were_left_out(tmp_path: Path) -> None:
 
 def test_report_json_has_the_values_and_the_runs() -> None:
     measured = campaign({"native-offload": (4, 5)})
-    content = report_content(small.plan(), measured, {}, {}, Table([], []))
-    (found,) = [
-        each
-        for each in content["comparisons"]
-        if (each["scenario"], each["metric"]) == ("native-offload", THROUGHPUT)
+    (comparison,) = [
+        row
+        for row in comparison_results(measured)
+        if (row.scenario, row.metric) == ("native-offload", THROUGHPUT)
     ]
-    assert found["runs_kept"] == found["baseline_runs_kept"] == [1, 2, 3]
-    assert found["mean"] / found["baseline_mean"] == pytest.approx(
-        1 + found["effect_percent"]["value"] / 100
-    )
+    assert comparison.runs_kept == comparison.baseline_runs_kept == [1, 2, 3]
+    effect = 1 + comparison.effect_percent.value / 100
+    assert comparison.mean / comparison.baseline_mean == pytest.approx(effect)
 
 
 def test_a_token_costs_what_the_runs_behind_the_verdict_say() -> None:

@@ -21,7 +21,7 @@ from kveval.report.export.llmd import (
     peak_report,
     write_peak_reports,
 )
-from kveval.report.tables.not_assessed import gap_table
+from kveval.report.tables.not_assessed import gap_table, gaps_of
 
 CELL = Cell("Qwen3-14B", "lmcache-valkey", 20_000)
 
@@ -109,10 +109,13 @@ def test_every_replica_is_counted(plan: ReportPlan, measured: Measured) -> None:
     for several in (deployed, msgspec.structs.replace(run, declared={"replicas": 3})):
         stack = level_report(row, several, "large")["scenario"]["stack"]
         assert stack[0]["standardized"]["replicas"] == 3
-        gaps = gap_table(plan, dataclasses.replace(measured, runs=[several]), {})
+        gaps = gap_table(
+            gaps_of(plan, dataclasses.replace(measured, runs=[several]), {})
+        )
         assert not any("one replica" in cells[1] for cells in gaps.rows)
     assert any(
-        "one replica" in cells[1] for cells in gap_table(plan, measured, {}).rows
+        "one replica" in cells[1]
+        for cells in gap_table(gaps_of(plan, measured, {})).rows
     )
 
 

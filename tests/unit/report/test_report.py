@@ -20,6 +20,7 @@ from tests.support.synthetic import (
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
+from kveval.report.build_result import check_findings
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import defect_sentences, footer, working_set
 from kveval.report.markdown import markdown_table, render
@@ -160,7 +161,7 @@ def test_failed_checks_are_listed_one_by_one() -> None:
     found = outcome_columns([Outcome("steadiness", "fail", message), noted])
     levels.loc[at, list(found)] = list(found.values())
     facts = measured(levels)
-    failed, others = check_tables(facts)
+    failed, others = check_tables(facts, check_findings(facts))
     assert failed.rows == [
         ["Qwen3-0.6B", "idle 10K", "2", "8", "`steadiness`", message]
     ]

@@ -105,7 +105,12 @@ def mechanism() -> tuple[ReportPlan, Measured]:
             "predicted_device_ratio": 0.07,
             "predicted_ratio_low": computed,
             "predicted_ratio_high": computed,
+            "predicted_pooled_ratio": computed,
+            "predicted_offered_ratio": 0.7,
         },
+        predicted_curve=levels["cpu_blocks"].map(
+            lambda size: "0=0.07;500=0.12;10000=0.66;12000=0.7" if size else ""
+        ),
         **{
             "predicted_prompt_tokens": 1e5,
             "predicted_tier_blocks": levels["cpu_blocks"].astype(float),

@@ -16,13 +16,14 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import REASONS
 from kveval.analysis.system.metrics import with_system_metrics
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.answer import answer_of
+from kveval.report.build_result import check_findings
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_text
@@ -34,6 +35,7 @@ from kveval.report.tables.guidance import guidance_numbers, guidance_table
 from kveval.report.tables.not_assessed import (
     equal_configurations,
     gap_table,
+    gaps_of,
     next_step_for,
 )
 from kveval.report.tables.pairs import pair_table
@@ -127,7 +129,7 @@ def test_every_table_has_as_many_cells_as_its_header(
         ),
         *(
             guidance_table(plan, measured),
-            gap_table(plan, measured, {"pcp_lmcache": "x"}),
+            gap_table(gaps_of(plan, measured, {"pcp_lmcache": "x"})),
         ),
     ]
     for table in tables:
@@ -255,13 +257,15 @@ def test_what_is_only_indicative_says_what_it_points_to(
     assert "indicative: better" in row(table, "lmcache-local 20K", "lmcache-local 10K")
     compared = f"{ONE.label} against {OTHER.label}"
     assert row(
-        gap_table(plan, hint, {}),
+        gap_table(gaps_of(plan, hint, {})),
         f"Qwen3-14B, {compared}: {METRIC_TITLES['throughput_tok_s']}",
     )
     late = with_contrast(
         measured, verdict=words.INDICATIVE_TIME, indication="better", reason=""
     )
-    assert row(gap_table(plan, late, {}), "measured at another time than its baseline")
+    assert row(
+        gap_table(gaps_of(plan, late, {})), "measured at another time than its baseline"
+    )
 
 
 def test_averages_over_models_name_the_models(measured: Measured) -> None:
@@ -317,7 +321,8 @@ def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> Non
             },
         ]
     )
-    failed, noted = check_tables(dataclasses.replace(measured, checks=checks))
+    facts = dataclasses.replace(measured, checks=checks)
+    failed, noted = check_tables(facts, check_findings(facts))
     assert list(failed.rows) == [["", "", "", "", "`rows_once`", "twice"]]
     _, _, count, example = row(noted, "`edge`")
     assert count.startswith("1, ")
@@ -336,7 +341,8 @@ def test_what_was_found_at_several_levels_of_a_run_is_said_once(
     message = "every prompt is unique"
     failed = outcome_columns([Outcome("no_reuse", "fail", message)])
     levels.loc[at, list(failed)] = list(failed.values())
-    failed, _ = check_tables(dataclasses.replace(measured, levels=levels))
+    facts = dataclasses.replace(measured, levels=levels)
+    failed, _ = check_tables(facts, check_findings(facts))
     said = ", ".join(map(str, LEVELS))
     assert list(failed.rows) == [
         ["Qwen3-8B", "llm-d-redis", "2", said, "`no_reuse`", message]
@@ -519,7 +525,7 @@ def test_what_is_open_comes_with_what_would_settle_it(
     single = campaign.measured(
         campaign.levels_table(campaign.cells(), runs=1, levels=LEVELS)
     )
-    table = gap_table(plan, single, {"pcp_lmcache": "not recorded"})
+    table = gap_table(gaps_of(plan, single, {"pcp_lmcache": "not recorded"}))
     assert any("`runs: 3`" in cells[2] for cells in table.rows)
     figure = find_figure("pcp_lmcache", campaign.MODELS)
     assert figure is not None
@@ -538,7 +544,7 @@ def test_what_is_open_comes_with_what_would_settle_it(
         and cell.cpu_blocks != 20_000
     ]
     few = campaign.measured(campaign.levels_table(only, levels=LEVELS))
-    open_ = column(gap_table(campaign.plan(only), few, {}), "not assessed")
+    open_ = column(gap_table(gaps_of(campaign.plan(only), few, {})), "not assessed")
     assert all(
         any(what in subject for subject in open_)
         for what in ("Valkey", "native offload", "tier's size")
@@ -593,7 +599,7 @@ def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None
     levels = campaign.levels_table(campaign.cells(["Qwen3-8B"]), levels=LEVELS).assign(
         rate_req_s=1.0
     )
-    table = gap_table(plan, campaign.measured(levels), {})
+    table = gap_table(gaps_of(plan, campaign.measured(levels), {}))
     throughput = [
         cells for cells in table.rows if REASONS["open_loop"].words in cells[1]
     ]
@@ -633,7 +639,7 @@ def test_any_subset_of_cells_makes_all_tables(
     plan: ReportPlan, keys: list[Cell]
 ) -> None:
     facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
-    done, gaps = completed_table(plan, facts), gap_table(plan, facts, {})
+    done, gaps = completed_table(plan, facts), gap_table(gaps_of(plan, facts, {}))
     named = {(cell.model, cell.label) for cell in keys}
     assert {tuple(cells[:2]) for cells in done.rows} == named
     assert {tuple(cells[:2]) for cells in guide_table(plan, facts).rows} == named

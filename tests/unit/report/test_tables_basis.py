@@ -6,7 +6,7 @@ from tests.support.synthetic_campaign import cells, levels_table, measured, plan
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.parts.blocks import WIDEST
-from kveval.report.tables.not_assessed import gap_table
+from kveval.report.tables.not_assessed import gap_table, gaps_of
 from kveval.report.tables.results import arms_table, basis_table
 
 MODEL = "Qwen3-8B"
@@ -64,7 +64,9 @@ def test_a_qualified_verdict_is_never_shown_without_what_qualifies_it() -> None:
 def test_what_keeps_an_arm_from_its_verdict_has_a_step_that_would_do_away_with_it() -> (
     None
 ):
-    gaps = gap_table(*campaign("lmcache-local", request_output_tokens=32.0), {})
+    gaps = gap_table(
+        gaps_of(*campaign("lmcache-local", request_output_tokens=32.0), {})
+    )
     assert any(
         "lmcache-local 10K" in row[0] and row[2] == "one workload for both"
         for row in gaps.rows

@@ -68,7 +68,7 @@ def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
     measured = large.with_reuse(
         large.measured(large.levels_table(keys, levels=(1, 50)))
     )
-    every = reuse_table(large.plan(keys), measured, at_common_level_only=False)
+    every = reuse_table(large.plan(keys), measured)
     assert [row[1:3] for row in every.rows] == [
         *(
             ["no-offload", "1"],
@@ -81,10 +81,8 @@ def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
     # The most of the range is what was found.
     assert every.rows[-1][-1] == "0.0"
     promised = measured.levels.assign(predicted_ratio_low=0.9, predicted_ratio_high=0.9)
-    at = reuse_table(
-        large.plan(keys),
-        dataclasses.replace(measured, levels=promised),
-        at_common_level_only=True,
+    lacking = reuse_table(
+        large.plan(keys), dataclasses.replace(measured, levels=promised)
     )
-    assert len(at.rows) == 2 and len(at.header) == len(every.header)
-    assert at.rows[1][-2].startswith("-") and at.rows[1][-1]
+    assert len(lacking.header) == len(every.header) + 1
+    assert lacking.rows[-1][-2].startswith("-") and lacking.rows[-1][-1]

@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def test_rows_come_back_and_the_file_names_its_schema(tmp_path: Path) -> None:
     rows = history([100, 90, 95])
     path = add_to_history(tmp_path, rows)
     assert path is not None
+    # By another name, rows that are in a history would be added to it once more.
+    assert re.fullmatch("[0-9a-f]{16}", path.stem)
     pd.testing.assert_frame_equal(read_history([tmp_path]), rows[COLUMNS.names])
     assert (
         json.loads(pq.read_schema(path).metadata[b"kveval.history"])["schema"] == SCHEMA

@@ -11,8 +11,11 @@ from typing import Any, ClassVar
 import pytest
 from tests.support.config_files import changed, load
 
+from kveval.engines.attached import endpoints_of
 from kveval.host.findings import Finding
 from kveval.workflow.doctor.doctor import diagnose
+from kveval.workflow.planning.changed_stacks import changed_stacks
+from kveval.workflow.planning.stored import StoredRuns, StoreIndex
 
 
 class Server(http.server.BaseHTTPRequestHandler):
@@ -62,7 +65,11 @@ def findings(folder: Path, first: dict[str, Any]) -> dict[str, Finding]:
 
 
 def diagnosis(folder: Path, files: dict[str, Any]) -> dict[str, Finding]:
-    found = diagnose(
+    return {finding.check: finding for finding in all_findings(folder, files)}
+
+
+def all_findings(folder: Path, files: dict[str, Any]) -> list[Finding]:
+    return diagnose(
         load(folder, files),
         "campaign.yaml",
         store=folder / "store",
@@ -70,7 +77,6 @@ def diagnosis(folder: Path, files: dict[str, Any]) -> dict[str, Finding]:
         at_once=None,
         say=print,
     )
-    return {finding.check: finding for finding in found}
 
 
 def test_a_server_that_is_as_declared_is_told_and_nothing_is_switched(
@@ -116,6 +122,78 @@ def test_what_is_wrong_with_a_server_is_one_error(
         finding = findings(tmp_path, named)["no-offload"]
     assert (finding.level, finding.code) == ("error", code)
     assert "sesame" not in finding.what
+
+
+@pytest.mark.parametrize(
+    ("connector", "level"),
+    [("OffloadingConnector", "ok"), (None, "error"), ("LMCacheMPConnector", "error")],
+)
+def test_requests_that_load_nothing_need_vllms_own_connector(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    connector: str | None,
+    level: str,
+) -> None:
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    transfer = {"kv_connector": connector} if connector else None
+    info = {"vllm_config": {"kv_transfer_config": transfer}}
+    answers = {"/metrics": "", "/server_info?config_format=json": info}
+    with serving(**answers) as url:
+        named = {"url": url, "key": "OUR_KEY", "served_model": "prod/qwen"}
+        named["load_from_tier"] = False
+        finding = findings(tmp_path, named)["no-offload"]
+    assert finding.level == level
+    expected = "switch loading" if level == "ok" else "cannot switch loading off"
+    assert expected in finding.what
+    assert finding.code == ("" if level == "ok" else "loading_not_switched")
+
+
+def test_each_replica_and_what_is_before_them_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    files = changed(("config", "engine"), "existing")
+    with serving(**{"/metrics": ""}) as one, serving(**{"/metrics": ""}) as two:
+        arm = {"url": one, "metrics": [one, two], "key": "OUR_KEY"}
+        arm["served_model"] = "prod/qwen"
+        other = {"url": one, "switch": "true"}
+        files["config"]["existing"] = {"no-offload": arm, "native-offload": other}
+        found = all_findings(tmp_path, files)
+    texts = [finding.what for finding in found if finding.check == "no-offload"]
+    assert [text.split(": ")[0] for text in texts] == [one, two, one]
+    assert texts[-1].endswith("in front of 2 servers")
+
+
+def test_a_stored_run_of_a_stack_that_has_changed_since_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another size of the device's cache; a run that recorded nothing of its stack is not judged."""
+    monkeypatch.setenv("OUR_KEY", "sesame")
+    files = changed(("config", "engine"), "existing")
+    with serving(**{"/metrics": ""}) as url:
+        named = {"url": url, "key": "OUR_KEY", "served_model": "prod/qwen"}
+        switched = {"url": url, "switch": "true"}
+        files["config"]["existing"] = {"no-offload": named, "native-offload": switched}
+        config = load(tmp_path, files)
+        [cell] = [one for one in config.cells if one.scenario == "no-offload"][:1]
+        [endpoint] = endpoints_of(
+            config.specification(cell), config.campaign.existing["no-offload"]
+        ).values()
+        stack = endpoint.stack()
+        runs = {1: [stack], 2: [{**stack, "device_blocks": 100}], 3: None}
+        places = {}
+        for number, told in runs.items():
+            places[number] = (tmp_path / f"run-{number}",)
+            places[number][0].mkdir()
+            attached = {} if told is None else {"attached": {"stack": told}}
+            (places[number][0] / "run.json").write_text(json.dumps(attached))
+        index = StoreIndex({config.measurement_id(cell): StoredRuns(places)})
+        lines = list(changed_stacks(config, index))
+    changes = [line for line in lines if "has changed" in line]
+    assert changes == [
+        f"  {cell.path} run 2, stored: the stack has changed since: device_blocks 100 -> null"
+    ]
+    assert any(line.startswith("native-offload: not asked") for line in lines)
 
 
 def test_an_address_where_nothing_answers_is_an_error(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ from kveval.store.run_file import (
     Run,
 )
 
+SWITCHED_OFF = "switched off"
+"""The word for an arm whose requests let the server load nothing from its tier."""
 _LEAST_SERVED_SHARE = 0.005
 """Of the prompt tokens of a level."""
 
@@ -112,8 +114,11 @@ def activity_at(
 def activity_word(run: Run, activity: Activity) -> str:
     """Return what the column `activity` of levels.csv says: "shown" or "none" if the arm was active or not.
 
-    "not shown" if that is not known of an arm that has a tier, or counters; "" for others, such as a baseline.
+    "not shown" if that is not known of an arm that has a tier, or counters; "switched off" if the server has a tier and
+    requests switched loading off; "" for others, such as a baseline.
     """
+    if run.specification.get("load_from_tier") is False:
+        return SWITCHED_OFF
     if activity.active is not None:
         return "shown" if activity.active else "none"
     # Of an imported run without a recording, run.json has the counters under another key.

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
+from kveval.analysis.levels.activity import SWITCHED_OFF
 from kveval.analysis.levels.checks_level import JudgedLevel
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.campaign import sizing
@@ -73,6 +74,21 @@ def not_exercised(level: JudgedLevel) -> Iterator[Outcome]:
     if level.row.get("exercised") is False:
         yield warn(
             "by its own counters the arm served nothing, or less than 0.5 % of the prompt tokens"
+        )
+
+
+@check("R13")
+def loading_switched_off(level: JudgedLevel) -> Iterator[Outcome]:
+    """Nothing was loaded from the tier where requests switched loading off."""
+    if level.row.get("activity") != SWITCHED_OFF:
+        return
+    tokens = level.row["external_hit_tokens"]
+    if np.isnan(tokens):
+        yield warn("no counter shows that nothing was loaded from the tier")
+    elif tokens > 0:
+        yield fail(
+            f"{tokens:,.0f} prompt tokens were loaded from the tier although requests switched loading off: see whether"
+            " somebody else uses this server"
         )
 
 

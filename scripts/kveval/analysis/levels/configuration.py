@@ -73,8 +73,9 @@ def _what_ran(run: Run) -> dict[str, Any]:
         facts["budget"] = run.budget.get(
             "tier_bytes", run.budget.get("requested_bytes")
         )
-    if "source" in specification:
-        facts["source"] = specification["source"]
+    for name in ("source", "load_from_tier"):
+        if name in specification:
+            facts[name] = specification[name]
     return facts
 
 

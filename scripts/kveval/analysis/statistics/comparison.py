@@ -217,7 +217,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Judgement:
-    """The word for a comparison, one of `verdicts.py`, and its grounds. `indication`: what an indicative one points to."""
+    """The word for a comparison, one of `verdict_words`, and its grounds. `indication`: what an indicative one points to."""
 
     word: str
     grounds: tuple[ComparisonFinding, ...] = ()

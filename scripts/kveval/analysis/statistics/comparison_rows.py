@@ -19,7 +19,7 @@ from kveval.analysis.statistics.findings import (
     records_json,
 )
 from kveval.analysis.statistics.sentences import SideNames
-from kveval.analysis.statistics.verdicts import INCONCLUSIVE
+from kveval.analysis.statistics.verdict_words import INCONCLUSIVE
 from kveval.campaign.cell import CELL_COLUMNS
 
 _COLUMNS = [

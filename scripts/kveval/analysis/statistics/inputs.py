@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.levels.activity import SWITCHED_OFF
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.outcomes import MESSAGES, outcomes_of
@@ -64,6 +65,8 @@ COLUMNS = (
 """Columns of a level that the inputs are read from."""
 # The check that fails if a tier does not have the cell's size.
 TIER_CHECK = "tier_capacity"
+# The check that warns if somebody else used a server that ran already.
+OTHERS_CHECK = "others_on_server"
 # The check that fails if a cache changes answers.
 ANSWERS_CHECK = "answers"
 _LIMITS = ("gpu_power_limit_w", "gpu_clock_limit_mhz")
@@ -185,6 +188,18 @@ def undeclared_tier(sides: Sides) -> ComparisonFinding | None:
         active=active,
         runs=len(rows),
     )
+
+
+def loading_switched_off(sides: Sides) -> ComparisonFinding | None:
+    """Return on which side requests switched loading off on a server with a tier; None if on both, or on neither."""
+    arm, reference = _switched_off(sides.arm), _switched_off(sides.reference)
+    if arm == reference:
+        return None
+    return new_finding("both_store", side="arm" if arm else "reference")
+
+
+def _switched_off(rows: Rows) -> bool:
+    return any(row.get("activity") == SWITCHED_OFF for row in rows)
 
 
 def same_definitions(sides: Sides) -> ComparisonFinding | None:
@@ -488,6 +503,21 @@ def same_rates(sides: Sides) -> ComparisonFinding | None:
     return new_finding("one_rate")
 
 
+def others_on_server(sides: Sides) -> ComparisonFinding | None:
+    """Return what is said of others who used a server that ran already, of the first run in which they did."""
+    for row in (*sides.arm, *sides.reference):
+        for outcome in outcomes_of(row):
+            if (outcome.name, outcome.severity) == (OTHERS_CHECK, "warn"):
+                run = _plain(row.get("run"))
+                return new_finding(
+                    "others_on_server",
+                    scenario=row.get("scenario"),
+                    run=run,
+                    message=outcome.message,
+                )
+    return None
+
+
 def same_first_visits(sides: Sides) -> ComparisonFinding | None:
     """Return whether as large a part of the prompts was visited for the first time; None where it is not known."""
     ours, theirs = (
@@ -583,7 +613,8 @@ INPUTS: tuple[Input, ...] = (
         same_clocks,
         tier_size,
         undeclared_tier,
+        loading_switched_off,
     ),
-    *(failed_requests, same_rates, same_first_visits),
+    *(failed_requests, same_rates, others_on_server, same_first_visits),
 )
 """The functions that give the inputs of every comparison from its levels."""

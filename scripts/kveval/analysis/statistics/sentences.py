@@ -322,6 +322,7 @@ SUMMARIES: Mapping[str, Words] = {
     "no_tier": "none",
     "tier_as_declared": "as asked for",
     "tier_size_unknown": "size not recorded",
+    "both_store": "loading alone: both sides store",
     "other_tier_size": _tier_size,
     "undeclared_tier": _UNDECLARED,
     "runs_left_out": _runs_left_out,
@@ -340,6 +341,7 @@ SUMMARIES: Mapping[str, Words] = {
     "copies_differ": "replicates differ by {percent:.1f} %",
     "one_rate": "one rate",
     "other_rates": _rates,
+    "others_on_server": "somebody else used a server",
     "same_visits": "first visits alike",
     "other_visits": _visits,
     "latencies_unknown": "not known",
@@ -373,6 +375,11 @@ EXPLANATIONS: Mapping[str, Words] = {
         f"the GPUs of the two cells differ in {_differences(facts)}: set both to the "
         "same (nvidia-smi -pl, -lgc)"
     ),
+    "both_store": lambda facts, _: (
+        f"loading alone is compared: {_WHOSE[facts['side']]} has a server with the tier, too, whose requests switched "
+        "loading off; it goes on storing, so what storing costs is not in the difference: measure it against a server "
+        "without a tier"
+    ),
     "other_tier_size": _other_tier_size,
     "undeclared_tier": lambda facts, _: (
         f"{_UNDECLARED}, which has none: up to {100 * facts['share']:.2g} % of the "
@@ -397,6 +404,7 @@ EXPLANATIONS: Mapping[str, Words] = {
         "chance, so smaller differences get no verdict"
     ),
     "other_rates": _other_rates,
+    "others_on_server": "{scenario}, run {run}: {message}",
     "other_visits": _other_visits,
     "latencies_unknown": _unknown_latencies,
     "wrong_answers": _wrong_answers,

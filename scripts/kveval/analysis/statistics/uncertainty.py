@@ -46,8 +46,8 @@ class Starvation:
     Up to 5 % in both is ignored.
     """
 
-    reference: float = 0.0
-    arm: float = 0.0
+    reference: float
+    arm: float
 
     def __bool__(self) -> bool:
         return max(self.reference, self.arm) > STARVED

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.campaign.site import Cluster
-from kveval.engines.kubernetes import leases, merge_metrics
+from kveval.engines import merge_metrics
+from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect

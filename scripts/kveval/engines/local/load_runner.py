@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local.deployer import ensure_model
@@ -20,6 +21,7 @@ from kveval.engines.protocol import (
 from kveval.host.processes import Supervisor
 from kveval.load import guidellm as load
 from kveval.load.loadside import sitecustomize
+from kveval.stacks.registry import server_of
 
 # Each takes memory, several processes with all of GuideLLM's libraries, until its level is over.
 _AHEAD = 2
@@ -167,7 +169,17 @@ class HostLoadRunner(LoadRunner):
         model = self._job.specification.model
         folder = ensure_model(self._job.specification, self._scratch)
         tokenizer = model.hf_id if folder is None else folder
-        return load.LoadTarget(url, model.served_name, tokenizer)
+        return load.LoadTarget(url, model.served_name, tokenizer, self._body())
+
+    def _body(self) -> Mapping[str, Any]:
+        """Return what each request has in addition."""
+        specification = self._job.specification
+        if specification.load_from_tier:
+            return {}
+        program = server_of(specification.versions)
+        body = program.without_loading(specification.versions[program.name])
+        assert body is not None  # Refused when the campaign was read.
+        return body
 
 
 def require_load_possible(job: Job) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from kveval.stacks.counters import (
     CounterError,
     metric_types,
     parse_counters,
+    parse_samples,
     unreadable,
 )
 from kveval.stacks.model_server import ModelServer
@@ -110,6 +111,30 @@ class Endpoint:
             ):
                 message = f"the server is healthy but generates nothing; see {self.log}"
                 raise DeploymentError(message, code="generates_nothing")
+
+    def stack(self) -> dict[str, Any]:
+        """Return its release, and what it tells of its caches and of what is behind them; None for what it does not tell.
+
+        Raises HttpError, CounterError.
+        """
+        self.version = self.program.version(self.ask)
+        facts = asdict(self.program.facts(parse_samples(self.page()), self.ask))
+        del facts["read_from"]
+        return {"version": self.version, **facts}
+
+    def require_loading_switchable(self) -> None:
+        """Raise DeploymentError unless a request can switch loading off: by the release, and by what is configured."""
+        facts = self.program.facts(parse_samples(self.page()), self.ask)
+        if self.program.switches_loading(self.version, facts):
+            return
+        message = (
+            f"requests cannot switch loading off: {self.program.title} {self.version} "
+        )
+        if facts.connector is None:
+            message += "does not tell what is behind its device's cache; open its development endpoints"
+        else:
+            message += f"has {facts.connector or 'nothing'} behind its device's cache"
+        raise DeploymentError(message, code="loading_not_switched")
 
     def require_declared(self, versions: Mapping[str, str]) -> None:
         """Read its version. Raises DeploymentError if version or model differ, as those of a foreign server."""

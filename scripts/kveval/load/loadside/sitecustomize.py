@@ -257,6 +257,7 @@ def primed(prefixes: Sequence[str], prime: Mapping[str, Any]) -> dict[str, Any]:
             {"role": "user", "content": [{"type": "text", "text": "."}]},
         ]
         body = {"model": prime["model"], "messages": messages, "max_tokens": 1}
+        body |= prime.get("body", {})
         headers = {"Content-Type": "application/json"}
         if KEY_VARIABLE in os.environ:
             headers["Authorization"] = f"Bearer {os.environ[KEY_VARIABLE]}"

@@ -20,6 +20,7 @@ from kveval.analysis.cells import (
 )
 from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
+from kveval.analysis.waterfall import waterfall
 from kveval.campaign.cell import BLOCKS, Cell
 from kveval.campaign.size import Size
 from kveval.load.workload import workload_of
@@ -56,6 +57,10 @@ class ReportPlan:
     prices: Mapping[str, float] = field(default_factory=dict)
     # Runs of each of `cells`, if they differ: a baseline that is measured again has more.
     cell_runs: Sequence[int] = ()
+    # The command that writes this report, "" if it is not known; whether it measures what is missing, which it does
+    # not for runs that were imported or compared.
+    command: str = ""
+    measures: bool = True
 
     def runs_of(self, cell: Cell) -> int:
         """The number of runs that the campaign asks for in a cell."""
@@ -200,6 +205,11 @@ class Measured:
     def activity(self) -> pd.DataFrame:
         """The work of the tiers, see `tier_activity`."""
         return tier_activity(self.runs)
+
+    @cached_property
+    def waterfall(self) -> pd.DataFrame:
+        """The stages between tokens that came before and those delivered, see `analysis.waterfall`."""
+        return waterfall(self.runs, self.levels, self.peaks, self.comparison)
 
     # Cached, as the tables of a report look up the rows of a cell thousands of times.
 

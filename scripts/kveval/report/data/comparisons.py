@@ -11,7 +11,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, parse_runs
 from kveval.analysis.estimators.intervals import percent
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.sentences import SideNames
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
@@ -88,7 +88,9 @@ def _mirrored(row: Mapping[str, Any]) -> dict[str, Any]:
     return mirrored
 
 
-def values_text(measured: Measured, row: Mapping[Any, Any]) -> tuple[str, str]:
+def values_text(
+    measured: Measured, row: Mapping[Any, Any]
+) -> tuple[numerals.NumberText, numerals.NumberText]:
     """Return the values behind an effect, of the arm and of the cell it is compared with, as text.
 
     They are the geometric means over the runs that the comparison rests on, so that their ratio is the effect. Without
@@ -99,7 +101,9 @@ def values_text(measured: Measured, row: Mapping[Any, Any]) -> tuple[str, str]:
     )
 
 
-def _value(measured: Measured, row: Mapping[Any, Any], cell: Cell, side: str) -> str:
+def _value(
+    measured: Measured, row: Mapping[Any, Any], cell: Cell, side: str
+) -> numerals.NumberText:
     at, mean = measured.levels_of(cell, row["level"]), row.get(f"{side}mean")
     if mean is None or not math.isfinite(mean):
         return numerals.mean_of(list(at[row["metric"]]))
@@ -175,7 +179,7 @@ def naming_of(row: Mapping[Any, Any]) -> SideNames:
     return SideNames((arm, baseline_label(row) or arm))
 
 
-def effect_text(row: Mapping[Any, Any]) -> str:
+def effect_text(row: Mapping[Any, Any]) -> numerals.NumberText:
     """Return the effect of a comparison with its interval, in per cent; "at least" where it can only be larger."""
     numbers = (
         row["effect_percent"],
@@ -183,11 +187,22 @@ def effect_text(row: Mapping[Any, Any]) -> str:
         row["high_percent"],
         row.get("interval_percent", 95.0),
     )
-    return " ".join(
-        part
-        for part in (text_or_blank(row.get("bound")), numerals.effect(*numbers))
-        if part
-    )
+    effect, bound = numerals.effect(*numbers), text_or_blank(row.get("bound"))
+    return effect.with_text(f"{bound} {effect}") if bound else effect
+
+
+def is_large(row: Mapping[Any, Any]) -> bool:
+    """Return whether an effect is more than twice as much, which is easier to read as a factor than in per cent."""
+    return bool(row["effect_percent"] > 100)
+
+
+def gain_text(row: Mapping[Any, Any]) -> numerals.NumberText:
+    """Return the effect of a comparison with its interval in one scale: a factor if it is large, else per cent."""
+    if not is_large(row):
+        return effect_text(row)
+    ends = (row["effect_percent"], row["low_percent"], row["high_percent"])
+    factor, bound = numerals.factor(*ends), text_or_blank(row.get("bound"))
+    return factor.with_text(f"{bound} {factor}") if bound else factor
 
 
 def verdict_text(row: Mapping[Any, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import common_level, models_by_size, rank_of, tables_by_cell
+from kveval.analysis.waterfall import waterfall
 from kveval.campaign.cell import Cell
 from kveval.report.data.level_units import STREAMS, LevelUnit
 from kveval.report.data.run_facts import Tiers
@@ -80,6 +81,11 @@ class FigureData:
     def common_level(self, model: str) -> int | None:
         """The level at which most of the model's cells were compared, see `analysis.cells.common_level`."""
         return common_level(self.comparison, self.peaks, model)
+
+    @cached_property
+    def waterfall(self) -> pd.DataFrame:
+        """The stages between tokens that came before and those delivered, see `analysis.waterfall`."""
+        return waterfall(self.runs, self.levels, self.peaks, self.comparison)
 
     @cached_property
     def all_levels(self) -> list[int]:

@@ -9,11 +9,30 @@ import numpy as np
 
 from kveval.analysis.estimators.intervals import half_width
 
-MISSING = "n/a"
 # Per cent. Ends of intervals beyond it, which are common with two runs, are shown as "more than" this.
 _WIDEST = 1000.0
 # Decimal places: smaller values are rounding errors in every quantity of the report.
 _FINEST = 4
+
+
+class NumberText(str):
+    """A number as text, with the number, by which a page sorts it; everywhere else it is text."""
+
+    __slots__ = ("number",)
+    number: float
+
+    def __new__(cls, text: str, number: float) -> NumberText:
+        """Return `text` for a number, NaN where there is none."""
+        value = super().__new__(cls, text)
+        value.number = float(number)
+        return value
+
+    def with_text(self, text: str) -> NumberText:
+        """Return another text for the same number."""
+        return NumberText(text, self.number)
+
+
+MISSING = NumberText("n/a", math.nan)
 
 
 def decimals_for(half_width: float) -> int:
@@ -37,7 +56,7 @@ def _decimals_shown(low: float, high: float) -> int:
     return min(decimals, decimals_for(shown)) if shown > 0 else decimals
 
 
-def rounded(value: float, decimals: int) -> str:
+def rounded(value: float, decimals: int) -> NumberText:
     """Return a number rounded to `decimals` places, which may be negative, with thousands separated.
 
     >>> rounded(1191.4, -1), rounded(0.0312, 2), rounded(4.407e-19, 22)
@@ -46,11 +65,12 @@ def rounded(value: float, decimals: int) -> str:
     if not math.isfinite(value):
         return MISSING
     if decimals > _FINEST and 0 < abs(value) < 10.0**-_FINEST:
-        return f"{'< ' if value > 0 else '> -'}{10.0**-_FINEST:.{_FINEST}f}"
-    return f"{round(value, decimals) + 0.0:,.{max(decimals, 0)}f}"
+        bound = f"{10.0**-_FINEST:.{_FINEST}f}"
+        return NumberText(f"< {bound}" if value > 0 else f"> -{bound}", value)
+    return NumberText(f"{round(value, decimals) + 0.0:,.{max(decimals, 0)}f}", value)
 
 
-def significant(value: float, digits: int = 2) -> str:
+def significant(value: float, digits: int = 2) -> NumberText:
     """Return a number with `digits` significant digits, for a value without a known uncertainty.
 
     >>> significant(0.04567), significant(1234.0), significant(0.0)
@@ -59,11 +79,11 @@ def significant(value: float, digits: int = 2) -> str:
     if not math.isfinite(value):
         return MISSING
     if value == 0:
-        return "0"
+        return NumberText("0", 0.0)
     return rounded(value, digits - 1 - math.floor(math.log10(abs(value))))
 
 
-def with_interval(value: float, low: float, high: float) -> str:
+def with_interval(value: float, low: float, high: float) -> NumberText:
     """Return a value with its interval, both rounded by the interval; without one, two significant digits.
 
     If the interval is far wider than the value, the value still has two digits instead of being rounded to 0.
@@ -80,10 +100,13 @@ def with_interval(value: float, low: float, high: float) -> str:
         if round(value, decimals) or abs(value) < 1
         else significant(value)
     )
-    return f"{shown} ({rounded(low, decimals)} to {rounded(high, decimals)})"
+    text = f"{shown} ({rounded(low, decimals)} to {rounded(high, decimals)})"
+    return NumberText(text, value)
 
 
-def effect(value: float, low: float, high: float, confidence: float = 95.0) -> str:
+def effect(
+    value: float, low: float, high: float, confidence: float = 95.0
+) -> NumberText:
     """Return a difference in per cent with signs, rounded by its interval; the end of a very wide one is cut off.
 
     The confidence of the interval is shown if it is not the 95 % of the tables' headings.
@@ -95,16 +118,38 @@ def effect(value: float, low: float, high: float, confidence: float = 95.0) -> s
         return MISSING
     half = (high - low) / 2
     if not math.isfinite(half) or half <= 0:
-        return f"{_signed(value, 0)} % (no interval)"
+        return NumberText(f"{_signed(value, 0)} % (no interval)", value)
     of = (
         ""
         if confidence == 95 or not math.isfinite(confidence)
         else f"{confidence:g} %: "
     )
     if low <= _WIDEST < high:
-        return f"{_signed(value, 0)} % ({of}{_signed(low, 0)} to more than {_signed(_WIDEST, 0)})"
+        ends = f"{of}{_signed(low, 0)} to more than {_signed(_WIDEST, 0)}"
+        return NumberText(f"{_signed(value, 0)} % ({ends})", value)
     decimals = min(_decimals_shown(low, high), 1)
-    return f"{_signed(value, decimals)} % ({of}{_signed(low, decimals)} to {_signed(high, decimals)})"
+    ends = f"{of}{_signed(low, decimals)} to {_signed(high, decimals)}"
+    return NumberText(f"{_signed(value, decimals)} % ({ends})", value)
+
+
+def factor(value: float, low: float, high: float) -> NumberText:
+    """Return a difference in per cent as a factor, rounded by its interval to one decimal at most.
+
+    The end of a very wide interval is cut off.
+
+    >>> factor(310.6, 299.2, 322.4), factor(150.0, -60.0, 3e9)
+    ('4.1 times (4.0 to 4.2)', '2.5 times (0.40 to more than 11)')
+    """
+    times, least, most = (1 + percent / 100 for percent in (value, low, high))
+    half = (most - least) / 2
+    if not math.isfinite(half) or half <= 0:
+        return NumberText(f"{significant(times)} times (no interval)", times)
+    if least <= 1 + _WIDEST / 100 < most:
+        ends = f"{significant(least)} to more than {1 + _WIDEST / 100:.0f}"
+        return NumberText(f"{significant(times)} times ({ends})", times)
+    decimals = min(max(_decimals_shown(least, most), 0), 1)
+    ends = f"{rounded(least, decimals)} to {rounded(most, decimals)}"
+    return NumberText(f"{rounded(times, decimals)} times ({ends})", times)
 
 
 def end_of_effect(value: float, low: float, high: float) -> str:
@@ -116,16 +161,17 @@ def end_of_effect(value: float, low: float, high: float) -> str:
     return rounded(value, min(_decimals_shown(low, high), 1) if high > low else 0)
 
 
-def points(value: float, low: float, high: float) -> str:
+def points(value: float, low: float, high: float) -> NumberText:
     """Return a difference in percentage points with signs, rounded by its interval to one decimal at most.
 
     >>> points(-4.62, -5.9, -3.4), points(0.31, math.nan, math.nan)
     ('-4.6 (-5.9 to -3.4)', '+0.3')
     """
     if not high - low >= 2 * 0.05:
-        return _signed(value, 1)
+        return NumberText(_signed(value, 1), value)
     decimals = min(_decimals_shown(low, high), 1)
-    return f"{_signed(value, decimals)} ({_signed(low, decimals)} to {_signed(high, decimals)})"
+    ends = f"{_signed(low, decimals)} to {_signed(high, decimals)}"
+    return NumberText(f"{_signed(value, decimals)} ({ends})", value)
 
 
 def _signed(value: float, decimals: int) -> str:
@@ -135,7 +181,7 @@ def _signed(value: float, decimals: int) -> str:
     return f"{'+' if value > 0 else '-'}{text}"
 
 
-def mean_of(values: Sequence[float]) -> str:
+def mean_of(values: Sequence[float]) -> NumberText:
     """Return the mean of repeated measurements, rounded by its 95 % t interval; of a single one, two digits.
 
     At most four digits: values that agree by chance, or cannot differ, would otherwise have too many.
@@ -146,7 +192,7 @@ def mean_of(values: Sequence[float]) -> str:
     return rounded_mean(float(known.mean()), known)
 
 
-def rounded_mean(mean: float, values: Sequence[float] | np.ndarray) -> str:
+def rounded_mean(mean: float, values: Sequence[float] | np.ndarray) -> NumberText:
     """Return a mean of any kind, rounded as in `mean_of` by the interval of the `values` that it is of."""
     known = np.array([value for value in values if math.isfinite(value)])
     if len(known) < 2:
@@ -160,6 +206,16 @@ def rounded_mean(mean: float, values: Sequence[float] | np.ndarray) -> str:
     return rounded(mean, min(max(decimals_for(half), coarsest), finest))
 
 
-def minutes(seconds: float) -> str:
+def minutes(seconds: float) -> NumberText:
     """Return a duration in minutes, below two minutes in seconds."""
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    text = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return NumberText(text, seconds)
+
+
+def count(number: float) -> NumberText:
+    """Return a whole number with thousands separated.
+
+    >>> count(21400)
+    '21,400'
+    """
+    return NumberText(f"{number:,.0f}", number)

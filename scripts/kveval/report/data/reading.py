@@ -35,8 +35,7 @@ def read_measured(
     """Read what was measured: the campaign's tables and runs (`kveval.store.run_file.collect_runs`).
 
     `recordings`: every run's pcp.parquet in the order of the runs, or none; `pilots`: results of searches for levels
-    (levels.json). Contrasts, averages, checks, comparisons of peaks and predictions are read from the folder of
-    `comparison`.
+    (levels.json). Contrasts, averages, checks and comparisons of peaks are read from the folder of `comparison`.
     """
     stored_runs = collected_runs(runs)
     recorded = (
@@ -49,7 +48,7 @@ def read_measured(
     )
     further_tables = {
         name: read_table(path)
-        for name in ("contrasts", "averages", "checks", "peak_comparison", "predicted")
+        for name in ("contrasts", "averages", "checks", "peak_comparison")
         if (path := comparison.with_name(f"{name}.csv")).exists()
     }
     tables = read_table(levels), read_table(peaks), read_table(comparison)

@@ -13,6 +13,7 @@ from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.size import Size, size_range
 from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import Workload, workload_of
+from kveval.report.data.numbers import NumberText
 from kveval.stacks.registry import SERVERS, SIDECARS
 from kveval.store.run_file import Run
 
@@ -176,11 +177,12 @@ def tier_size(run: Run) -> Size | None:
     return Size(run.cell.cpu_blocks, int(size_bytes))
 
 
-def tier_size_text(run: Run) -> str:
+def tier_size_text(run: Run) -> NumberText:
     """Return the size of a run's tier in host memory as text: in blocks where its bytes are not known, "-" for none."""
-    if not run.cell.cpu_blocks:
-        return "-"
-    return str(tier_size(run) or f"{run.cell.cpu_blocks:,} blocks")
+    blocks = run.cell.cpu_blocks
+    if not blocks:
+        return NumberText("-", math.nan)
+    return NumberText(str(tier_size(run) or f"{blocks:,} blocks"), blocks)
 
 
 def tier_sizes(runs: Iterable[Run]) -> dict[Cell, Size]:

@@ -1,1 +1,1 @@
-"""The report for programs: report.json and llm-d's benchmark report, with their schemas."""
+"""Results as other tools have them: llm-d's benchmark reports, runs of MLflow."""

@@ -25,6 +25,7 @@ from kveval.host.errors import Failure
 from kveval.load.workload import workload_of
 from kveval.report.data.level_units import unit_of
 from kveval.report.data.run_facts import gpus_of, machine_descriptions, tier_size_text
+from kveval.report.result.model import CampaignResult, read_result
 from kveval.stacks.registry import IMPORTED_SERVER, find_server, server_version
 from kveval.store.run_file import Run, collected_runs
 
@@ -79,7 +80,8 @@ class MlflowRun:
 def read_mlflow_runs(results: Path) -> list[MlflowRun]:
     """Return what is to be logged of a folder that a report was written into: a campaign's results, or so-far in it.
 
-    Measured runs without a level that succeeded are left out. Raises MlflowExportError, RunFileError.
+    Measured runs without a level that succeeded are left out. Raises MlflowExportError, ResultError,
+    RunFileError.
     """
     missing = [name for name in _SOURCES if not (results / name).is_file()]
     if missing:
@@ -89,18 +91,17 @@ def read_mlflow_runs(results: Path) -> list[MlflowRun]:
             code="no_results",
         )
     report, levels, peaks, runs = (results / name for name in _SOURCES)
-    text = report.read_bytes()
-    content = json.loads(text)
+    result = read_result(report)
     measured = list(
         _measured_runs(
             collected_runs(runs),
             read_table(levels),
             read_table(peaks),
-            {"kveval.campaign": content["campaign"]["name"]},
+            {"kveval.campaign": result.campaign.name},
         )
     )
-    digest = hashlib.sha256(text).hexdigest()[:16]
-    return [*_report_runs(content, digest, results, measured), *measured]
+    digest = hashlib.sha256(report.read_bytes()).hexdigest()[:16]
+    return [*_report_runs(result, digest, results, measured), *measured]
 
 
 def _measured_runs(
@@ -199,13 +200,13 @@ def _milliseconds(time: str | pd.Timestamp) -> int:
 
 
 def _report_runs(
-    report: Mapping[str, Any],
+    result: CampaignResult,
     digest: str,
     results: Path,
     measured: Sequence[MlflowRun],
 ) -> Iterator[MlflowRun]:
     """Yield a run with the report for each experiment, as its runs may be of several versions or machines."""
-    campaign, answer = report["campaign"], report["answer"]
+    campaign, answer = result.campaign, result.answer
     files = [
         (path, path.parent.relative_to(results).as_posix().strip("."))
         for pattern in _FILES
@@ -215,17 +216,17 @@ def _report_runs(
         runs = [run for run in measured if run.experiment == experiment]
         yield MlflowRun(
             experiment=experiment,
-            name=f"report_{campaign['name']}",
+            name=f"report_{campaign.name}",
             tag=(REPORT, digest),
             start_ms=min(run.start_ms for run in runs),
             end_ms=max(run.end_ms for run in runs),
             further_tags={
-                "kveval.campaign": campaign["name"],
+                "kveval.campaign": campaign.name,
                 # MLflow shows this as the run's description.
                 "mlflow.note.content": "\n\n".join(
-                    [answer["question"], *answer["sentences"]]
+                    [answer.question, *answer.sentences]
                 ),
             },
-            parameters=dict(_flat(campaign)),
+            parameters=dict(_flat(campaign.model_dump())),
             files=files,
         )

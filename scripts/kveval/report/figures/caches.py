@@ -17,7 +17,6 @@ from matplotlib.patches import Patch
 from kveval.analysis.cells import rows_of
 from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.reuse import ServedShare, read_curve, served_shares
-from kveval.analysis.system.tier_activity import tier_activity
 from kveval.campaign.cell import Cell
 from kveval.campaign.size import Size
 from kveval.report.data.figures import FigureData
@@ -39,48 +38,67 @@ from kveval.report.figures.axes import (
 )
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
-# Where a prompt token's keys and values came from; hatched, to be distinguishable without colour.
+# What became of a prompt token; hatched, to be distinguishable without colour. After those that were served, the stages
+# at which others were lost, the last one first.
 _SOURCES: dict[str, dict[str, Any]] = {
-    "device cache": {"facecolor": _DEVICE, "edgecolor": "white", "linewidth": 0},
-    "CPU tier": {
-        "facecolor": "#E69F00",
-        "edgecolor": "white",
-        "hatch": "///",
-        "linewidth": 0,
-    },
-    "store behind it": {
-        "facecolor": "#009E73",
-        "edgecolor": "white",
-        "hatch": "...",
-        "linewidth": 0,
-    },
-    "computed": {"facecolor": "#D9D9D9", "edgecolor": "white", "linewidth": 0},
+    "device cache": {"facecolor": _DEVICE},
+    "CPU tier": {"facecolor": "#E69F00", "hatch": "///"},
+    "store behind it": {"facecolor": "#009E73", "hatch": "..."},
+}
+_LOST: dict[str, dict[str, Any]] = {
+    "found, not delivered": {"facecolor": "#333333", "hatch": "+++"},
+    "held, not found": {"facecolor": "#D55E00", "hatch": "xxx"},
+    "held by another server": {"facecolor": "#CC79A7", "hatch": "ooo"},
+    "came before, not held": {"facecolor": "#A6A6A6", "hatch": "\\\\\\"},
+    "new": {"facecolor": "#EDEDED"},
+}
+# What is lost between a stage and the next one, with one server and with several.
+_LOST_FROM = {
+    "found": "found, not delivered",
+    "held": "held, not found",
+    "offered": "came before, not held",
+}
+_LOST_ON_ROUTES = {
+    "found": "found, not delivered",
+    "routed": "held, not found",
+    "held": "held by another server",
+    "offered": "came before, not held",
+}
+# Where nothing says why a token was computed.
+_COMPUTED: dict[str, dict[str, Any]] = {"computed": {"facecolor": "#D9D9D9"}}
+_PARTS = {
+    name: {"edgecolor": "white", "linewidth": 0, **style}
+    for name, style in (_SOURCES | _LOST | _COMPUTED).items()
 }
 
 
 def hit_rates_by_tier(data: FigureData) -> Figure:
-    """Shares of the prompt tokens by where they came from, at the level where a model's cells are compared.
+    """Shares of the prompt tokens by where they came from, or else where they were lost, at the level where a model's
+    cells are compared.
 
     From the servers' own counters over whole levels, means over runs; where no run has them, from the recording.
     """
-    activity = tier_activity(data.runs)
-    counted = bool(activity["device_hit_percent"].notna().any())
+    table = data.waterfall
+    counted = bool(table[table["stage"] == "found"]["tokens"].notna().any())
     if not counted and not recorded_columns(data.levels, ["prefix_cache_hit_percent"]):
         raise NothingToDraw("neither counted nor recorded: hits of the prefix cache")
-    shares = _shares(activity, data.levels, counted=counted)
+    shares = {
+        cell: _counted_parts(rows_of(table, cell))
+        if counted
+        else _recorded_parts(rows_of(data.levels, cell), data.common_level(model))
+        for model in data.models
+        for cell in data.cells_of(model)
+    }
+    drawn = {name for parts in shares.values() for name in parts if parts[name] > 0}
     handles = [
-        Patch(**style, label=name)
-        for name, style in _SOURCES.items()
-        if (shares[name] > 0).any()
+        Patch(**style, label=name) for name, style in _PARTS.items() if name in drawn
     ]
     figure, grid = model_rows(data, 1, cells=data.cells_of, handles=handles)
     for axes, model in zip(grid[:, 0], data.models, strict=True):
         cells, level = data.cells_of(model), data.common_level(model)
         for place, cell in enumerate(cells):
-            rows = rows_of(shares, cell)
-            means = rows[rows["level"] == level][[*_SOURCES]].mean()
-            if means.notna().all():
-                _stack(axes, place, means)
+            if shares[cell]:
+                _stack(axes, place, shares[cell])
             else:
                 axes.text(1, place, "not recorded", va="center", fontsize=8, color=GREY)
         cell_axis(axes, cells)
@@ -95,36 +113,58 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     return figure
 
 
-def _shares(
-    activity: pd.DataFrame, levels: pd.DataFrame, *, counted: bool
-) -> pd.DataFrame:
-    """Shares from the servers' counters, else from the recording; hits that nothing distinguishes from the CPU tier's
-    count as its hits.
+def _counted_parts(rows: pd.DataFrame) -> dict[str, float]:
+    """Return the parts of a cell's bar from its stages, per cent; none where hits were not counted.
+
+    Hits that nothing distinguishes from the CPU tier's count as its hits. Losses are left out where a stage is not
+    known, or has more than the one before.
     """
-    table = activity if counted else levels
-    if counted:
-        device, behind, store = (
-            activity[f"{tier}_hit_percent"] for tier in ("device", "external", "store")
-        )
-        behind, store = behind.fillna(0.0), store.fillna(0.0)
-    else:
-        # In the recording, hits behind the device are % of the tokens that the device lacked.
-        device = levels["prefix_cache_hit_percent"]
-        behind, store = (
-            levels["external_cache_hit_percent"].fillna(0.0) * (100 - device) / 100,
-            0.0 * device,
-        )
-    values = device, behind - store, store, 100 - device - behind
-    return table[["model", "scenario", "cpu_blocks", "level"]].assign(
-        **dict(zip(_SOURCES, values, strict=True))
-    )
+    percents = {
+        (row["stage"], row["place"]): float(row["percent_of_prompts"])
+        for row in rows.to_dict("records")
+    }
+    known = {place: value for place, value in percents.items() if not np.isnan(value)}
+    if ("found", "") not in known:
+        return {}
+    served = known.get(("delivered", ""), known["found", ""])
+    device = known.get(("delivered", "device"), known["found", "device"])
+    behind = served - device
+    store = min(known.get(("found", "store"), 0.0), behind)
+    parts = {
+        "device cache": device,
+        "CPU tier": behind - store,
+        "store behind it": store,
+    }
+    lost_from = _LOST_ON_ROUTES if ("routed", "") in percents else _LOST_FROM
+    explained = all((stage, "") in known for stage in lost_from)
+    if not explained or rows["excess_points"].notna().any():
+        return parts | {"computed": 100 - served}
+    reached = served
+    for stage, name in lost_from.items():
+        # Within the tolerance a stage may have more than the one before it.
+        above = max(reached, known[stage, ""])
+        parts[name] = above - reached
+        reached = above
+    return parts | {"new": 100 - reached}
 
 
-def _stack(axes: Axes, place: int, means: pd.Series[float]) -> None:
+def _recorded_parts(levels: pd.DataFrame, level: int | None) -> dict[str, float]:
+    """Return the parts of a cell's bar from the recording of a level; none where it has no hits."""
+    at = levels[levels["level"] == level]
+    # Hits behind the device are % of the tokens that the device lacked.
+    device = at["prefix_cache_hit_percent"]
+    behind = at["external_cache_hit_percent"].fillna(0.0) * (100 - device) / 100
+    if device.isna().all():
+        return {}
+    means = {"device cache": float(device.mean()), "CPU tier": float(behind.mean())}
+    return means | {"store behind it": 0.0, "computed": 100 - sum(means.values())}
+
+
+def _stack(axes: Axes, place: int, parts: Mapping[str, float]) -> None:
     left = 0.0
-    for name, style in _SOURCES.items():
-        share = max(float(means[name]), 0.0)
-        axes.barh(place, share, left=left, height=0.7, **style)
+    for name, percent in parts.items():
+        share = max(percent, 0.0)
+        axes.barh(place, share, left=left, height=0.7, **_PARTS[name])
         if share >= 3:
             axes.text(
                 left + share / 2,

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from kveval.analysis.cells import baseline_of, rows_of
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData

@@ -135,7 +135,7 @@ FIGURES = (
         "hit_rates_by_tier",
         "caches",
         "offload",
-        "Where do the prompt tokens come from?",
+        "Where do the prompt tokens come from, and where are hits lost?",
     ),
     FigureEntry(
         "reuse_by_tier_size",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
 from kveval.report.data.campaign import StyledText
+from kveval.report.data.numbers import NumberText
 
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 _MARKS = re.compile(r"[*_`\[\\&<]")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
-_NUMBER = re.compile(r"[+-]?\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 _DIGITS = re.compile(r"\d+")
 # The longest cell, in characters, that is kept on one line: an arm, a model, a verdict.
 _SHORT = 28
@@ -32,26 +33,30 @@ def inline(text: object) -> Markup:
 
 
 def sort_key(text: str, number: bool) -> str:
-    """Return the sort key of a cell: in a column of numbers, the first number; in others, the text in natural order.
+    """Return the sort key of a cell: the number of a value, else the text in natural order; `number`: in a column of
+    numbers.
 
-    For a value with an interval this is the value; "" is the key of a cell without a number, which is sorted last.
+    "" is the key of a value that is not known, and of a word in a column of numbers; they are sorted last.
 
-    >>> sort_key("1,190 (1,150 to 1,240)", True), sort_key("+13.3 % (+10.6 to +16.1)", True), sort_key("n/a", True)
-    ('1190', '+13.3', '')
+    >>> sort_key(NumberText("1,190 (1,150 to 1,240)", 1191.4), True), sort_key("never", True)
+    ('1191.4', '')
     >>> sort_key("native-offload 5K", False) < sort_key("native-offload 10K", False)
     True
     """
+    if isinstance(text, NumberText):
+        return f"{text.number:.9g}" if math.isfinite(text.number) else ""
     shown = _shown(text)
-    if not number:
-        return _DIGITS.sub(lambda match: match[0].zfill(12), shown.casefold())
-    match = _NUMBER.search(shown)
-    return match[0].replace(",", "") if match else ""
+    if shown.isdecimal():
+        return shown
+    if number and not shown[:1].isdecimal():
+        return ""
+    return _DIGITS.sub(lambda match: match[0].zfill(12), shown.casefold())
 
 
 def cell_attributes(text: str, number: bool) -> Markup:
     """Return the HTML attributes of a table's cell: its class, and its sort key if that is not its text.
 
-    >>> cell_attributes(StyledText("**better**", "better"), False), cell_attributes("1,190 (1,150 to 1,240)", True)
+    >>> cell_attributes(StyledText("**better**", "better"), False), cell_attributes(NumberText("1,190", 1190), True)
     (Markup(' class="better"'), Markup(' class="number" data-sort="1190"'))
     """
     shown, key = _shown(text), sort_key(text, number)

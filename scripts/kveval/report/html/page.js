@@ -9,3 +9,5 @@ addEventListener("DOMContentLoaded", () => { if (location.hash) reveal(); });
 addEventListener("DOMContentLoaded", () => {
   if (matchMedia("(max-width: 60rem)").matches) document.querySelector(".contents details").open = false;
 });
+// On paper nothing can be opened.
+addEventListener("beforeprint", () => document.querySelectorAll("main details").forEach((part) => { part.open = true; }));

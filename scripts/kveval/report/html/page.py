@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import io
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from urllib.parse import quote
 
 import jinja2
 from markupsafe import Markup
+from PIL import Image
 
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.html.arm_runs import runs_section
@@ -18,7 +22,16 @@ from kveval.report.html.links import ClaimLinks
 from kveval.report.sections import Picture, Section
 
 _HERE = Path(__file__).parent
-_TYPES = {".svg": "image/svg+xml", ".png": "image/png"}
+# Bytes. A page of all figures is to be small enough to be sent: a drawing of many points becomes an image.
+_LARGEST_DRAWING, _LARGEST_IMAGE = 90_000, 30_000
+_COLOURS = 64
+_UNSEEN = (
+    (re.compile(r"<metadata>.*?</metadata>", re.DOTALL), ""),
+    (re.compile(r"\s*\n\s*"), " "),
+    (re.compile(r"(\d\.\d\d)\d+"), r"\1"),
+)
+# What may stand in a URI in quotation marks as it is.
+_UNQUOTED = " /:=;,()!*?+~-_.@'"
 _SCRIPTS = ("vendor/sortable.js", "vendor/sortable.a11y.js", "page.js")
 
 
@@ -64,15 +77,35 @@ def render_page(root: Section, images: Mapping[str, str]) -> str:
 
 
 def data_uri(figure: Path) -> str:
-    """Return the smaller of a figure's PNG and SVG as a data URI; `figure` is the path of either.
+    """Return a figure's SVG as a data URI, its PNG where there is no SVG or a large one; `figure`: the path of either.
 
     Raises FileNotFoundError where neither exists.
     """
-    files = [path for kind in _TYPES if (path := figure.with_suffix(kind)).is_file()]
-    if not files:
-        raise FileNotFoundError(f"{figure}: no such figure as {' or '.join(_TYPES)}")
-    smallest = min(files, key=lambda path: path.stat().st_size)
-    return f"data:{_TYPES[smallest.suffix]};base64,{base64.b64encode(smallest.read_bytes()).decode()}"
+    svg, png = figure.with_suffix(".svg"), figure.with_suffix(".png")
+    if svg.is_file():
+        drawing = _drawing_uri(svg.read_text(encoding="utf-8"))
+        if len(drawing) <= _LARGEST_DRAWING or not png.is_file():
+            return drawing
+    if not png.is_file():
+        raise FileNotFoundError(f"{figure}: no such figure as .svg or .png")
+    content = png.read_bytes()
+    if len(content) > _LARGEST_IMAGE:
+        content = _with_few_colours(content)
+    return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def _drawing_uri(svg: str) -> str:
+    """A drawing as a data URI, without what does not show: its description, indentation, digits below 0.01 points."""
+    for pattern, replacement in _UNSEEN:
+        svg = pattern.sub(replacement, svg)
+    return f"data:image/svg+xml,{quote(svg, safe=_UNQUOTED)}"
+
+
+def _with_few_colours(png: bytes) -> bytes:
+    """An image with a palette, a third of its size."""
+    few, image = io.BytesIO(), Image.open(io.BytesIO(png)).convert("RGB")
+    image.quantize(_COLOURS).save(few, "PNG", optimize=True)
+    return few.getvalue()
 
 
 @cache

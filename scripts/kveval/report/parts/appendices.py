@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.parts.blocks import (
     Pictures,
@@ -14,11 +14,14 @@ from kveval.report.parts.blocks import (
     split_wide,
 )
 from kveval.report.parts.words import FILES, WORDS
+from kveval.report.result.model import CampaignResult, CheckFinding
 from kveval.report.sections import Block, Code, Paragraph, Section
 from kveval.report.tables.caches import (
     activity_table,
     blocks_table,
     budget_table,
+    failed_transfers_table,
+    lookups_table,
     tiers_table,
 )
 from kveval.report.tables.configuration import (
@@ -30,6 +33,7 @@ from kveval.report.tables.configuration import (
     workload_table,
 )
 from kveval.report.tables.guidance import guidance_numbers
+from kveval.report.tables.not_assessed import gap_table
 from kveval.report.tables.results import (
     basis_table,
     comparison_table,
@@ -48,9 +52,9 @@ from kveval.report.tables.system import (
 
 
 def appendices(
-    plan: ReportPlan, measured: Measured, gaps: Table, pictures: Pictures
+    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
 ) -> Iterator[Section]:
-    """Yield the appendices in their order. `gaps`: the table of what was not assessed."""
+    """Yield the appendices in their order."""
     yield _configuration(plan, measured)
     yield _comparisons(plan, measured)
     # These take figures; the results take those that are left.
@@ -59,7 +63,8 @@ def appendices(
         _system(plan, measured, pictures),
     )
     yield _results(plan, measured, pictures)
-    yield from (caches, system, _checks(measured))
+    yield from (caches, system, _checks(measured, result.checks))
+    gaps = gap_table(result.not_assessed)
     summary = (
         "What has no verdict, why, and what would settle it."
         if gaps.rows
@@ -201,6 +206,16 @@ _WORK = (
     'tier of the arm; "only in the store" is what LMCache\'s tier in host memory had dropped and its store still '
     "had. Bytes of a store are those of its connection, protocol included. Blank: the software does not count it."
 )
+_REUSE = (
+    "Shares of the prompt tokens that came from caches: computed from the requests that were sent and the sizes of the"
+    " caches, and found by the servers' own counters, both over the whole level, warm-up included. The interval is over"
+    " runs, each of which has its own requests. A difference without a listed cause is a finding about the server."
+)
+_LOOKUPS = (
+    "By the servers' counters over each level, of all runs together. A chunk is what the tier stores as one. Delays are"
+    " the ends of the servers' buckets: how long a lookup held up the scheduler, and, where it was put off because the"
+    " tier had not answered yet, how long until the answer."
+)
 _WEIGHTS = (
     "From the models' geometry: keys and values of the layers; quantised weights change nothing here. GB are powers "
     "of ten, GiB of two."
@@ -208,13 +223,6 @@ _WEIGHTS = (
 
 
 def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
-    # With a single level, the main report has this table already.
-    several = measured.levels["level"].nunique() > 1
-    reuse = (
-        split_by_model(reuse_table(plan, measured, at_common_level_only=False), keys=2)
-        if several
-        else ()
-    )
     blocks: list[Block] = [
         Paragraph("What the tiers hold, and what they did."),
         *section_unless_empty(
@@ -227,7 +235,20 @@ def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
             split_by_model(tiers_table(plan, measured), keys=2),
             _WORK,
         ),
-        *section_unless_empty("Reuse, computed and found, level by level", reuse),
+        *section_unless_empty(
+            "Reuse, computed and found, level by level",
+            split_by_model(reuse_table(plan, measured), keys=2),
+            _REUSE,
+        ),
+        *section_unless_empty(
+            "Lookups in the tiers",
+            split_by_model(lookups_table(plan, measured), keys=3),
+            _LOOKUPS,
+        ),
+        *section_unless_empty(
+            "Transfers that failed or were left out",
+            split_by_model(failed_transfers_table(plan, measured)),
+        ),
         *section_unless_empty(
             "Sizes of KV blocks", split_wide(blocks_table(plan, measured)), _WEIGHTS
         ),
@@ -258,8 +279,8 @@ def _system(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
     )
 
 
-def _checks(measured: Measured) -> Section:
-    failed, noted = check_tables(measured)
+def _checks(measured: Measured, checks: Sequence[CheckFinding]) -> Section:
+    failed, noted = check_tables(measured, checks)
     text = "A level of a run that failed a check enters no verdict; the other runs of its cell do."
     blocks: list[Block] = [
         Paragraph(text if failed.rows else "No level failed a check."),

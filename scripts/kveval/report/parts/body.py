@@ -26,8 +26,9 @@ from kveval.report.parts.blocks import (
     split_by_model,
     split_wide,
 )
-from kveval.report.sections import Block, Bullets, Paragraph, Section
+from kveval.report.sections import Block, Bullets, Code, Paragraph, Section, Tiles
 from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
+from kveval.report.tables.configuration import facts_line, origin_table
 from kveval.report.tables.guidance import guidance_table
 from kveval.report.tables.not_assessed import equal_configurations
 from kveval.report.tables.one_request import (
@@ -37,8 +38,10 @@ from kveval.report.tables.one_request import (
 )
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import arms_table, baselines_of, strategy_table
-from kveval.report.tables.reuse import memory_sentences, predicted_table, reuse_table
+from kveval.report.tables.reuse import memory_sentences, predicted_table
 from kveval.report.tables.value import cost_table, goodput_level, goodput_table
+from kveval.report.tables.waterfall import waterfall_table
+from kveval.report.tiles import validity_sentence
 
 NOTES = {
     "miniature": (
@@ -69,10 +72,10 @@ LENGTHS = (
     " beyond copying and computing. From these follows the length from which loading a prefix is faster than computing"
     " it again."
 )
-REUSE = (
-    "Shares of the prompt tokens that came from caches: computed from the requests that were sent and the sizes of the"
-    " caches, and found by the servers' own counters, both over the whole level, warm-up included. The interval is over"
-    " runs, each of which has its own requests. A difference without a listed cause is a finding about the server."
+WATERFALL = (
+    "Per cent of the prompt tokens, each stage at most the one before: computed from the requests that were sent and"
+    " the sizes of the caches, then counted by the servers over the whole level, warm-up included. Blank: not known. In"
+    " **bold**: more than the stage before, so that one of them is wrong."
 )
 ONE_REQUEST = (
     "What a hit buys a single request: the time to the first token of a prompt that nobody had sent (cold), sent again"
@@ -115,28 +118,39 @@ GUIDANCE = (
 def first_screen(
     plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures: Pictures
 ) -> Iterator[Block]:
-    """Yield the first screen: the question, the answer, one figure, and what would make the answer more certain."""
-    # In the description, remarks on runs that were not measured for the campaign are a list.
-    lines = plan.description.splitlines()
-    items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
-    about = " ".join(
-        " ".join(line for line in lines if not line.startswith("- ")).split()
-    )
-    about = " ".join(filter(None, (NOTES.get(measured.runs[0].weights), about)))
-    if about:
-        yield Paragraph(about, note=True)
-    if items:
-        yield Bullets(items)
+    """Yield the first screen: the question, the answer at a glance, one figure, the next command, and the rest of it."""
+    yield Paragraph(facts_line(plan, measured), small=True)
+    if note := NOTES.get(measured.runs[0].weights):
+        yield Paragraph(note, note=True)
     if len(machine_descriptions(measured.runs)) > 1:
         yield Paragraph(MACHINES, note=True)
     yield Paragraph(f"**{answer.question}**")
+    if answer.tiles:
+        yield Tiles(answer.tiles)
+    if answer.models is not None:
+        yield answer.models
+        yield Paragraph(validity_sentence(plan, measured))
+    if answer.command:
+        yield from headed("Next", Code(answer.command))
+    yield from pictures.take(answer.figure)
     *sentences, basis = answer.sentences
     sizes = tier_sizes_in_words(measured.tier_sizes())
     tiers = f" Tiers in host memory: {sizes}." if sizes else ""
-    yield Bullets([*sentences, f"{basis}{tiers}"])
-    yield from pictures.take(answer.figure)
+    yield from headed("In words", Bullets([*sentences, f"{basis}{tiers}"]))
     steps = [Bullets(answer.next_steps)] if answer.next_steps else []
     yield from headed("What would make the answer more certain", *steps)
+    yield from headed("About this campaign", *_description(plan))
+
+
+def _description(plan: ReportPlan) -> Iterator[Block]:
+    """Yield what the campaign's author says of it, and a list of remarks on runs that were not measured for it."""
+    lines = plan.description.splitlines()
+    items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
+    rest = [line for line in lines if not line.startswith("- ")]
+    if about := " ".join(" ".join(rest).split()):
+        yield Paragraph(about)
+    if items:
+        yield Bullets(items)
 
 
 def main_sections(
@@ -146,11 +160,11 @@ def main_sections(
     overview = [*_overview(plan, measured), *pictures.take(*OVERVIEW)]
     yield Section("By model", [*overview, *_models(plan, measured, pictures)])
     yield from _one_request(plan, measured)
-    shares = [*split_by_model(reuse_table(plan, measured, at_common_level_only=True))]
+    stages = [*split_by_model(waterfall_table(plan, measured))]
     yield from section_unless_empty(
-        "Reuse, computed and found",
-        [*(pictures.of_section("reuse") if shares else []), *shares],
-        REUSE,
+        "Where hits are lost",
+        [*stages, *(pictures.of_section("reuse") if stages else [])],
+        WATERFALL,
     )
     bought = [*split_by_model(predicted_table(plan, measured))]
     if bought:
@@ -190,6 +204,7 @@ def main_sections(
     yield from (
         Section(title, [Bullets(items)]) for title, items in lists.items() if items
     )
+    yield Section("Where this comes from", [origin_table(plan, measured)])
 
 
 def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:

@@ -105,6 +105,10 @@ FILES = Table(
             "the times of one request: computed, from the device's cache, from the tier",
         ],
         [
+            "`analysis/waterfall.csv`",
+            "prompt tokens that came before, that caches hold, find and deliver, and where most is lost",
+        ],
+        [
             "`analysis/comparison.csv`",
             "every comparison with its interval, p values and verdict",
         ],

@@ -16,7 +16,9 @@ from kveval.analysis.system.ceilings import (
     overhead_s,
     request_means,
 )
+from kveval.analysis.system.lookups import lookups
 from kveval.analysis.system.tier_activity import COLUMNS
+from kveval.analysis.waterfall import FAILED_TRANSFERS, failed_transfers
 from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.size import GIB, Size
 from kveval.campaign.types import BLOCK_TOKENS
@@ -25,6 +27,7 @@ from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import Tiers, tier_size_text, tiers_of
+from kveval.store.run_file import LevelRun
 
 GB = 1e9
 
@@ -63,12 +66,17 @@ def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
 def _block_bytes(bytes_per_token: float, sizes: Sequence[int]) -> list[str]:
     """The bytes of a token, of a block, and of tiers of so many blocks."""
     block = BLOCK_TOKENS * bytes_per_token
-    texts = [f"{bytes_per_token / 2**10:,.4g}"]
-    texts += [f"{block / 1e6:,.4g}", f"{block / 2**20:,.4g}"]
+    texts = [_four_digits(bytes_per_token / 2**10)]
+    texts += [_four_digits(block / 1e6), _four_digits(block / 2**20)]
     for blocks in sizes:
         size = Size(blocks, round(blocks * block))
-        texts += [str(size), f"{size.size_bytes / GB:,.4g}"]
+        sized = numerals.NumberText(str(size), size.size_bytes)
+        texts += [sized, _four_digits(size.size_bytes / GB)]
     return texts
+
+
+def _four_digits(value: float) -> str:
+    return numerals.NumberText(f"{value:,.4g}", value)
 
 
 def budget_table(plan: ReportPlan, measured: Measured) -> Table:
@@ -96,7 +104,9 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
                 tier_size_text(runs[0]),
                 numerals.rounded(tiers.cpu, 0),
                 numerals.rounded(tiers.device, 0),
-                " to ".join(f"{size:,}" for size in working),
+                numerals.NumberText(
+                    " to ".join(map(numerals.count, working)), working[0]
+                ),
                 "; ".join(_notes(budget.get("held_bytes"), bytes_, tiers, working)),
             ]
         )
@@ -157,10 +167,17 @@ def _rise_cells(rises: Sequence[tuple[int, CounterRise]]) -> list[str]:
     return [
         f"`{first.counter}`",
         f"{_range_text(needed)} {first.unit}".strip(),
-        f"{min(amounts):,.0f} to {max(amounts):,.0f}" if amounts else "not recorded",
+        _rises(amounts) if amounts else "not recorded",
         _active_text([rise.enough for _, rise in rises]),
         ", ".join(map(str, sorted(too_little))),
     ]
+
+
+def _rises(amounts: Sequence[float]) -> str:
+    least, most = min(amounts), max(amounts)
+    return numerals.NumberText(
+        f"{numerals.count(least)} to {numerals.count(most)}", least
+    )
 
 
 def _range_text(values: Sequence[float]) -> str:
@@ -230,7 +247,70 @@ def tier_text(value: float) -> str:
     """Return a number with at least three digits as text, "" for a missing one."""
     if pd.isna(value):
         return ""
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return numerals.NumberText(text, value)
+
+
+_LOOKUPS = (
+    *("model", "arm", "tier", "chunks looked up", "there, %"),
+    *("lookup, ms: half within", "9 of 10 within"),
+    *("put off, ms: half within", "9 of 10 put off within"),
+)
+
+
+def lookups_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return a row per cell, level and tier with the lookups that a server counts, of all runs together."""
+    header = [*_LOOKUPS[:2], measured.level_unit.heading, *_LOOKUPS[2:]]
+    rows = []
+    for cell, level, entries in _levels_of_cells(plan, measured):
+        for of_tier in lookups(entries):
+            rows.append(
+                [
+                    *(cell.model, cell.label, f"{level}"),
+                    of_tier.tier or "all, whole prompts",
+                    "" if math.isnan(of_tier.chunks) else f"{of_tier.chunks:,.0f}",
+                    tier_text(100 * of_tier.hits / of_tier.chunks)
+                    if of_tier.chunks
+                    else "",
+                    *(_delay_text(seconds) for seconds in of_tier.blocked_s),
+                    *(_delay_text(seconds) for seconds in of_tier.deferred_s),
+                ]
+            )
+    return Table(header, rows, frozenset({2, *range(4, len(header))}))
+
+
+def _levels_of_cells(
+    plan: ReportPlan, measured: Measured
+) -> Iterator[tuple[Cell, int, list[LevelRun]]]:
+    """Yield each cell and level that was measured, with what its runs have of it."""
+    for cell in plan.ordered_cells:
+        entries = [
+            level
+            for run in measured.runs_of(cell)
+            for level in run.levels
+            if level.status == "ok"
+        ]
+        for number in sorted({level.level for level in entries}):
+            of_level = [level for level in entries if level.level == number]
+            yield cell, number, of_level
+
+
+def _delay_text(seconds: float) -> str:
+    """Return the end of a bucket in ms; infinite: beyond the last one."""
+    if math.isnan(seconds):
+        return ""
+    return "longer" if math.isinf(seconds) else f"{1000 * seconds:g}"
+
+
+def failed_transfers_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return a row per cell, level and kind of transfer that failed or was left out, of all runs together."""
+    header = ["model", "arm", measured.level_unit.heading, "what", "number"]
+    rows = [
+        [cell.model, cell.label, f"{level}", FAILED_TRANSFERS[name], f"{count:,.0f}"]
+        for cell, level, entries in _levels_of_cells(plan, measured)
+        for name, count in failed_transfers(entries).items()
+    ]
+    return Table(header, rows, frozenset({2, 4}))
 
 
 PREFILL = "prefill, tokens/s"
@@ -327,4 +407,4 @@ def _values(
 def _length(tokens: float) -> str:
     if math.isnan(tokens):
         return ""
-    return "never" if math.isinf(tokens) else f"{math.ceil(tokens):,}"
+    return "never" if math.isinf(tokens) else numerals.count(math.ceil(tokens))

@@ -14,6 +14,7 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import (
     distinct_workloads,
     gpus_of,
+    machine_descriptions,
     machines,
     versions_by_title,
 )
@@ -61,6 +62,45 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
         "comparison method (hash)": f"`{method_hash_of(measured) or numerals.MISSING}`",
     }
     return Table(["", ""], [[name, value] for name, value in facts.items()])
+
+
+def facts_line(plan: ReportPlan, measured: Measured) -> str:
+    """Return when, where and with what the campaign was measured, in one line."""
+    versions = versions_by_title(measured.runs)
+    parts = [
+        _days(measured),
+        f"campaign `{plan.name}`",
+        "; ".join(machine_descriptions(measured.runs)),
+        ", ".join(f"{tool} {version}" for tool, version in versions.items()),
+    ]
+    return " · ".join(filter(None, parts))
+
+
+def origin_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return what is needed to find or repeat this: days, command, versions, builds, machines, measurements."""
+    builds = dict.fromkeys(
+        f"`{run.build['commit']}`" for run in measured.runs if run.build.get("commit")
+    )
+    versions = versions_by_title(measured.runs)
+    ids = dict.fromkeys(f"`{run.measurement}`" for run in measured.runs)
+    facts = {
+        "measured on": _days(measured),
+        "campaign": f"`{plan.name}`",
+        "command": f"`{plan.command}`" if plan.command else "",
+        "versions": ", ".join(
+            f"{tool} {version}" for tool, version in versions.items()
+        ),
+        "commit of the server": ", ".join(builds),
+        "machine": "; ".join(machine_descriptions(measured.runs)),
+        "measurements": " ".join(ids),
+    }
+    return Table(["", ""], [[name, value] for name, value in facts.items() if value])
+
+
+def _days(measured: Measured) -> str:
+    """The first and the last day of measuring, UTC."""
+    days = sorted(run.started[:10] for run in measured.runs if run.started)
+    return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
 
 
 def _server_gpus(measured: Measured) -> dict[str, str]:
@@ -268,7 +308,7 @@ def search_table(pilots: Sequence[Pilot]) -> Table:
             row = [
                 pilot.cell,
                 f"{order}",
-                f"{level:,}",
+                numerals.count(level),
                 numerals.significant(throughput_tok_s, 3),
                 role.get(level, ""),
             ]

@@ -66,14 +66,14 @@ def guidance_numbers(plan: ReportPlan, measured: Measured) -> Table:
             level, working, device = reuse
             facts = [
                 f"{level}",
-                f"{working:,}",
+                numerals.count(working),
                 _size_for(measured, cells, working),
                 numerals.rounded(device, 0),
             ]
         hits = _hits(plan, measured, cells)
         baselines = [
-            "; ".join(name for name, *_ in hits),
-            "; ".join(shown for _, shown, _ in hits),
+            "; ".join(name for name, _ in hits),
+            "; ".join(share for _, share in hits),
         ]
         sizes = [
             [tier_size_text(run), numerals.rounded(tiers_of(run).cpu, 0), held]
@@ -150,21 +150,21 @@ def _hit_rates(
     plan: ReportPlan, measured: Measured, cells: Sequence[Cell]
 ) -> Iterator[str]:
     """Yield the baselines' hit shares at the common level, and what they leave for a tier."""
-    for name, shown, mean in _hits(plan, measured, cells):
-        if mean < LOW_HITS:
+    for name, share in _hits(plan, measured, cells):
+        if share.number < LOW_HITS:
             says = f"below {LOW_HITS} %: more than half was computed, which a large enough tier could save in part"
-        elif mean > HIGH_HITS:
+        elif share.number > HIGH_HITS:
             says = f"above {HIGH_HITS} %: the device serves most of the reuse itself and leaves little for a tier"
         else:
             says = f"between {LOW_HITS} % and {HIGH_HITS} %: not decisive by itself"
         at = measured.level_unit.label(measured.common_level(cells[0].model))
-        yield f"{name}, at {at}: {shown} % of prompt tokens; {says}"
+        yield f"{name}, at {at}: {share} % of prompt tokens; {says}"
 
 
 def _hits(
     plan: ReportPlan, measured: Measured, cells: Sequence[Cell]
-) -> list[tuple[str, str, float]]:
-    """The baselines with their hit share on the device at the common level: name, % as text and as number."""
+) -> list[tuple[str, numerals.NumberText]]:
+    """The baselines with their hit share on the device at the common level, %."""
     hits = []
     for cell in (
         cells if cells and measured.common_level(cells[0].model) is not None else ()
@@ -176,7 +176,7 @@ def _hits(
             cell.scenario in plan.baselines - plan.intermediate_baselines
             and at.notna().any()
         ):
-            hits.append((cell.label, numerals.mean_of(list(at)), float(at.mean())))
+            hits.append((cell.label, numerals.mean_of(list(at))))
     return hits
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kveval.analysis.cells import models_by_size
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.findings import (
     ground_codes,
     read_exclusions,
@@ -25,6 +25,7 @@ from kveval.report.data.campaign import (
 from kveval.report.data.comparisons import baseline_label
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
+from kveval.report.result.model import Gap
 from kveval.report.tables.pairs import pairs_of, undeclared_pairs
 
 _ANOTHER_TIME = "measured at another time than its baseline"
@@ -78,7 +79,15 @@ _STEP_FOR_INPUT = {
 }
 
 
-def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) -> Table:
+def gap_table(gaps: Iterable[Gap]) -> Table:
+    """Return what was not assessed as a table."""
+    rows = [[gap.what, gap.why, gap.settled_by] for gap in gaps]
+    return Table(["not assessed", "why", "what would settle it"], rows)
+
+
+def gaps_of(
+    plan: ReportPlan, measured: Measured, empty: Mapping[str, str]
+) -> list[Gap]:
     """Return cells, comparisons and figures without a verdict or data; `empty`: figure -> reason."""
     step = "measure it: `report` measures only what is missing"
     missing = {
@@ -86,11 +95,11 @@ def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) ->
         for cell in plan.cells
         if not measured.runs_of(cell)
     }
-    rows = [
-        [f"{cell.model}, {cell.label}", reason, step]
+    gaps = [
+        Gap(what=f"{cell.model}, {cell.label}", why=reason, settled_by=step)
         for cell, reason in missing.items()
     ]
-    rows += [
+    gaps += [
         *_open_comparisons(measured),
         *_undeclared(plan, measured),
         *_scope(plan, measured),
@@ -98,17 +107,13 @@ def gap_table(plan: ReportPlan, measured: Measured, empty: Mapping[str, str]) ->
     models = models_by_size(list(measured.levels["model"]), plan.parameters)
     for name, reason in empty.items():
         figure = find_figure(name, models)
-        rows.append(
-            [
-                f"figure: {figure.title if figure else name}",
-                reason,
-                "record it; see config/metrics.yaml",
-            ]
-        )
-    return Table(["not assessed", "why", "what would settle it"], rows)
+        title = figure.title if figure else name
+        step = "record it; see config/metrics.yaml"
+        gaps.append(Gap(what=f"figure: {title}", why=reason, settled_by=step))
+    return gaps
 
 
-def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
+def _open_comparisons(measured: Measured) -> Iterator[Gap]:
     """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
     table = measured.all_comparisons
     # What an idle arm would gain stays open, whatever it costs.
@@ -131,11 +136,11 @@ def _open_comparisons(measured: Measured) -> Iterator[list[str]]:
         for title, cells in metrics.items():
             titles.setdefault("; ".join(dict.fromkeys(cells)), []).append(title)
         for named, of in titles.items():
-            yield [
-                f"{model}, {named}: {', '.join(of)}",
-                reason or "no verdict",
-                settling,
-            ]
+            yield Gap(
+                what=f"{model}, {named}: {', '.join(of)}",
+                why=reason or "no verdict",
+                settled_by=settling,
+            )
 
 
 def next_step_for(row: Mapping[Any, Any]) -> str:
@@ -185,16 +190,16 @@ def _cause_removed(causes: set[str]) -> str:
     return next(steps, "see the reason")
 
 
-def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
+def _undeclared(plan: ReportPlan, measured: Measured) -> Iterator[Gap]:
     """Yield pairs of arms that have no verdict because the campaign does not declare them as contrasts."""
     for names, models in undeclared_pairs(plan, measured).items():
         arm, reference = (_label(plan, name) for name in names)
         how = f"`contrasts: [[{', '.join(names)}]]` under `comparison`; nothing is measured again for it"
-        yield [
-            f"{arm} against {reference}: {', '.join(models)}",
-            "described, and not declared as a contrast",
-            how,
-        ]
+        yield Gap(
+            what=f"{arm} against {reference}: {', '.join(models)}",
+            why="described, and not declared as a contrast",
+            settled_by=how,
+        )
 
 
 def _label(plan: ReportPlan, name: str) -> str:
@@ -204,41 +209,42 @@ def _label(plan: ReportPlan, name: str) -> str:
 
 
 _ABSENT = {
-    "stores": [
-        "Redis against Valkey",
-        "no two measured arms differ in this alone",
-        "scenarios such as lmcache-redis and lmcache-valkey in the matrix",
-    ],
-    "native": [
-        "native offload against LMCache",
-        "they were not both measured with the same number of blocks",
-        "scenarios native-offload and lmcache-local in the matrix",
-    ],
-    "tiers": [
-        "the effect of the tier's size",
-        "no arm was measured with two sizes",
-        "a second entry in `cpu_blocks`",
-    ],
+    "stores": Gap(
+        what="Redis against Valkey",
+        why="no two measured arms differ in this alone",
+        settled_by="scenarios such as lmcache-redis and lmcache-valkey in the matrix",
+    ),
+    "native": Gap(
+        what="native offload against LMCache",
+        why="they were not both measured with the same number of blocks",
+        settled_by="scenarios native-offload and lmcache-local in the matrix",
+    ),
+    "tiers": Gap(
+        what="the effect of the tier's size",
+        why="no arm was measured with two sizes",
+        settled_by="a second entry in `cpu_blocks`",
+    ),
 }
 
 
-def _scope(plan: ReportPlan, measured: Measured) -> Iterator[list[str]]:
+def _scope(plan: ReportPlan, measured: Measured) -> Iterator[Gap]:
     yield from (
         _ABSENT[what] for what, pairs in pairs_of(plan, measured).items() if not pairs
     )
     if {run.replicas for run in measured.runs} == {1}:
-        yield [
-            "routing over replicas, and indexing for it",
-            "one replica was measured, so there was nothing to choose",
-            "more replicas behind llm-d's endpoint picker",
-        ]
+        yield Gap(
+            what="routing over replicas, and indexing for it",
+            why="one replica was measured, so there was nothing to choose",
+            settled_by="more replicas behind llm-d's endpoint picker",
+        )
     alone = [run for run in measured.runs if run.recorded_by_exporters]
     if alone:
-        yield [
-            f"what else Performance Co-Pilot records of a host ({len(alone)} of {len(measured.runs)} runs)",
-            "it was not installed: the server's exporters and the host's main counters were recorded without it",
-            "Performance Co-Pilot (bash scripts/setup.sh pcp)",
-        ]
+        runs = f"{len(alone)} of {len(measured.runs)} runs"
+        yield Gap(
+            what=f"what else Performance Co-Pilot records of a host ({runs})",
+            why="it was not installed: the server's exporters and the host's main counters were recorded without it",
+            settled_by="Performance Co-Pilot (bash scripts/setup.sh pcp)",
+        )
 
 
 def equal_configurations(measured: Measured) -> list[str]:

@@ -104,7 +104,7 @@ def _time(row: Row | None) -> str:
 
 def _tokens(row: Row, name: str) -> str:
     tokens = row.get(name)
-    return "" if tokens is None or pd.isna(tokens) else f"{tokens:,.0f}"
+    return "" if tokens is None or pd.isna(tokens) else numerals.count(tokens)
 
 
 def _factor(cold: Row, tier: Row) -> str:

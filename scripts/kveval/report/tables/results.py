@@ -12,7 +12,7 @@ import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, kept_runs, rank_of
 from kveval.analysis.statistics import sentences
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import is_active
 from kveval.analysis.statistics.findings import ComparisonFinding, read_findings
 from kveval.campaign.cell import Cell
@@ -118,7 +118,8 @@ def _beside_change(
     differs = at or baseline_value != _value_at(
         measured, Cell.from_path(row["baseline"]), level, row["metric"]
     )
-    return f"{value} (against {baseline_value}{at})" if differs else value
+    text = f"{value} (against {baseline_value}{at})"
+    return value.with_text(text) if differs else value
 
 
 def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
@@ -179,7 +180,8 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
 
 def _latency_means(rows: pd.DataFrame, *columns: str) -> str:
     """The means over runs of a latency's quantiles."""
-    return " / ".join(numerals.mean_of(list(rows[column])) for column in columns)
+    means = [numerals.mean_of(list(rows[column])) for column in columns]
+    return means[0].with_text(" / ".join(means))
 
 
 def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
@@ -229,7 +231,7 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
             cell.model,
             cell.label,
             f"{peak['level']:.0f}",
-            *(f"{count:,}" for count in counts),
+            *map(numerals.count, counts),
         ]
         rows.append([*row, numerals.significant(share), *means])
     return Table(header, rows, frozenset(range(2, 9)))
@@ -282,7 +284,7 @@ def whole_number(value: float) -> str:
 def _p_value(value: float) -> str:
     if pd.isna(value):
         return ""
-    return "< 0.001" if value < 0.001 else f"{value:.2g}"
+    return numerals.NumberText("< 0.001" if value < 0.001 else f"{value:.2g}", value)
 
 
 # Verdict -> the verdict in whose column an arm is listed; what an idle arm would gain is not decided.

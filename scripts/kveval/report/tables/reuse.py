@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -14,6 +15,8 @@ from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import baseline_comparisons, effect_text
 
+# A row of a table.
+Row = Mapping[Any, Any]
 _FINDING = f"beyond {TOLERANCE_POINTS:g} points: what the counters show"
 # Ranges narrower than the first are shown as one number; counts beyond the others are mentioned.
 _ALIKE = 0.05
@@ -21,29 +24,21 @@ _MUCH_IN_PROGRESS = 25.0
 _SAME_TOKENS = 2.0
 
 
-def reuse_table(
-    plan: ReportPlan, measured: Measured, *, at_common_level_only: bool
-) -> Table:
-    """Return a row per cell and level with a prediction, means over runs.
-
-    `at_common_level_only`: at the level at which a model's cells are compared, without the column of the level.
-    """
+def reuse_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return a row per cell and level with a prediction, means over runs."""
     shares: dict[Cell, list[ServedShare]] = {}
     for share in served_shares(measured.levels, measured.runs):
-        at_common_level = share.level == measured.common_level(share.cell.model)
-        if at_common_level or not at_common_level_only:
-            shares.setdefault(share.cell, []).append(share)
+        shares.setdefault(share.cell, []).append(share)
     rows = []
     for cell in plan.ordered_cells:
         for share in sorted(shares.get(cell, ()), key=lambda share: share.level):
-            row = [cell.model, cell.label]
-            row += [] if at_common_level_only else [f"{share.level}"]
+            row = [cell.model, cell.label, f"{share.level}"]
             row += [text(share) for text in _COLUMNS.values()]
             rows.append([*row, likely_cause(share) if share.is_finding else ""])
     header = [
         "model",
         "arm",
-        *([] if at_common_level_only else [measured.level_unit.heading]),
+        measured.level_unit.heading,
         *_COLUMNS,
         _FINDING,
     ]
@@ -117,8 +112,14 @@ _HEADER = (
 )
 
 
-def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Return a row for each cell with a tier whose gain was predicted, at the level where its model is compared."""
+def predicted_gains(
+    plan: ReportPlan, measured: Measured
+) -> Iterator[tuple[Cell, Row, pd.DataFrame, Row | None]]:
+    """Yield each cell with a tier whose gain was predicted at a level that it was measured at.
+
+    With the cell: its row of predicted.csv, the rows of its runs at that level, and its comparison of throughput with
+    the baseline, None without one.
+    """
     predictions = {
         Cell.from_row(row): row for row in measured.predicted.to_dict("records")
     }
@@ -126,20 +127,24 @@ def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
         Cell.from_row(row): row
         for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
     }
-    rows = []
     for cell in plan.ordered_cells:
-        if cell not in predictions or not len(
-            at := measured.levels_of(cell, predictions[cell]["level"])
-        ):
-            continue
-        row = predictions[cell]
+        row = predictions.get(cell)
+        at = measured.levels_of(cell, row["level"] if row else None)
+        if row and len(at):
+            yield cell, row, at, compared.get(cell)
+
+
+def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return a row for each cell with a tier whose gain was predicted, at the level where its model is compared."""
+    rows = []
+    for cell, row, at, comparison in predicted_gains(plan, measured):
         rows.append(
             [
                 *(cell.model, cell.label),
                 numerals.effect(
                     *(row[f"throughput_percent{end}"] for end in ("", "_low", "_high"))
                 ),
-                effect_text(compared[cell]) if cell in compared else numerals.MISSING,
+                effect_text(comparison) if comparison else numerals.MISSING,
                 numerals.with_interval(
                     *(row[f"ttft_ms_mean{end}"] for end in ("", "_low", "_high"))
                 ),

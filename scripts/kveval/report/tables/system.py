@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.system.metrics import BY_INSTANCE
 from kveval.campaign.cell import Cell, arm_label
 from kveval.report.data import numbers as numerals
@@ -19,6 +18,7 @@ from kveval.report.data.campaign import (
     with_cell_labels,
 )
 from kveval.report.data.comparisons import effect_text
+from kveval.report.result.model import CheckFinding
 from kveval.report.tables.results import whole_number
 
 
@@ -136,74 +136,59 @@ def average_table(measured: Measured) -> Table:
     return Table(header, rows, frozenset({2}))
 
 
-def check_tables(measured: Measured) -> tuple[Table, Table]:
+def check_tables(
+    measured: Measured, checks: Sequence[CheckFinding]
+) -> tuple[Table, Table]:
     """Return failed checks, a row per check and cell; and warnings and notes with their counts.
 
     Checks of the campaign's tables have no level. Every single outcome is in checks.csv.
     """
-    rows = [*_failures_of_levels(measured)]
-    # Severity, check, and what its outcomes are counted of -> messages.
-    remarks: dict[tuple[str, str, str], list[str]] = {}
-    of_levels = f" of {len(measured.levels)}"
-    for row in measured.levels.to_dict("records"):
-        for outcome in outcomes_of(row):
-            if outcome.severity != "fail":
-                key = (outcome.severity, outcome.name, of_levels)
-                remarks.setdefault(key, []).append(outcome.message)
-    of_campaign = (
-        measured.checks[measured.checks["level"].isna()]
-        if len(measured.checks)
-        else measured.checks
-    )
-    for row in of_campaign.to_dict("records"):
-        about = (
-            f"{_named(Cell.from_row(row))}: " if isinstance(row["model"], str) else ""
-        )
-        message = f"{about}{with_cell_labels(str(row['message']))}"
-        if row["severity"] == "fail":
-            rows.append(["", "", "", "", f"`{row['check']}`", message])
-        else:
-            key = (row["severity"], row["check"], ", of the tables")
-            remarks.setdefault(key, []).append(message)
+    failed = [check for check in checks if check.severity == "fail"]
+    # Those of levels first.
+    rows = [_failed_row(check) for check in failed if check.levels]
+    rows += [_failed_row(check) for check in failed if not check.levels]
     header = ["model", "arm", "runs", measured.level_unit.heading, "check", "finding"]
-    return Table(header, rows, frozenset({2, 3})), _remark_table(remarks)
+    return Table(header, rows, frozenset({2, 3})), _remark_table(measured, checks)
 
 
-def _failures_of_levels(measured: Measured) -> Iterator[list[str]]:
-    """Yield a row per cell and check that some of its levels failed, with the first message."""
-    failures: dict[tuple[Cell, str], list[tuple[int, int, str]]] = {}
-    for row in measured.levels.to_dict("records"):
-        for outcome in outcomes_of(row):
-            if outcome.severity == "fail":
-                failure = (int(row["run"]), int(row["level"]), outcome.message)
-                failures.setdefault((Cell.from_row(row), outcome.name), []).append(
-                    failure
-                )
-    for (cell, check), of_check in failures.items():
-        runs = sorted({run for run, _, _ in of_check})
-        levels = sorted({level for _, level, _ in of_check})
-        messages = list(dict.fromkeys(message for _, _, message in of_check))
-        more = f" (and {len(messages) - 1} alike)" if len(messages) > 1 else ""
-        yield [
-            cell.model,
-            cell.label,
-            ", ".join(map(str, runs)),
-            ", ".join(map(str, levels)),
-            f"`{check}`",
-            f"{with_cell_labels(messages[0])}{more}",
-        ]
+def _failed_row(check: CheckFinding) -> list[str]:
+    if not check.levels or check.cell is None:
+        return ["", "", "", "", f"`{check.check}`", _finding(check)]
+    more = f" (and {check.messages - 1} alike)" if check.messages > 1 else ""
+    return [
+        check.cell.model,
+        check.cell.cell.label,
+        ", ".join(map(str, check.runs)),
+        ", ".join(map(str, check.levels)),
+        f"`{check.check}`",
+        f"{_finding(check)}{more}",
+    ]
 
 
-def _remark_table(remarks: Mapping[tuple[str, str, str], Sequence[str]]) -> Table:
+def _finding(check: CheckFinding) -> str:
+    """The message of a check; of one of the campaign's tables with the cell that it is about."""
+    message = with_cell_labels(check.message)
+    if check.levels or check.cell is None:
+        return message
+    return f"{_named(check.cell.cell)}: {message}"
+
+
+def _remark_table(measured: Measured, checks: Sequence[CheckFinding]) -> Table:
     """Return warnings and notes with their number, and the first message of each."""
     weights = {"warn": "warning", "note": "note"}
+    of_levels = f" of {len(measured.levels)}"
+    remarks: dict[tuple[str, str, str], list[CheckFinding]] = {}
+    for check in checks:
+        counted_of = of_levels if check.levels else ", of the tables"
+        if check.severity in weights:
+            key = (check.severity, check.check, counted_of)
+            remarks.setdefault(key, []).append(check)
     rows = []
-    for (severity, check, counted_of), messages in sorted(
-        remarks.items(), reverse=True
+    for (severity, name, counted_of), alike in sorted(
+        remarks.items(), key=lambda item: item[0], reverse=True
     ):
-        count = f"{len(messages)}{counted_of}"
-        example = with_cell_labels(messages[0])
-        rows.append([f"`{check}`", weights[severity], count, example])
+        count = f"{sum(check.count for check in alike)}{counted_of}"
+        rows.append([f"`{name}`", weights[severity], count, _finding(alike[0])])
     return Table(["check", "weight", "levels", "for example"], rows)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 from kveval.analysis.cells import kept_runs
 from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
 from kveval.analysis.levels.goodput import GOODPUT, limits_text
-from kveval.analysis.statistics import verdicts as words
+from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
@@ -133,24 +133,23 @@ def _best(
     if mean is None:
         mean = kept_runs(measured.peak_comparison, cell, GOODPUT).mean
     shown = _rounded(mean, at) or numerals.mean_of(list(at[GOODPUT]))
-    return f"{shown}{unit} ({measured.level_unit.label(level)})"
+    return shown.with_text(f"{shown}{unit} ({measured.level_unit.label(level)})")
 
 
-def _kept(table: pd.DataFrame, cell: Cell, at: pd.DataFrame) -> str:
-    """The goodput of a cell whose ratio is the change in `table`, "" without one; rounded by the cell's runs `at` it.
+def _kept(
+    table: pd.DataFrame, cell: Cell, at: pd.DataFrame
+) -> numerals.NumberText | None:
+    """The goodput of a cell whose ratio is the change in `table`, None without one; rounded by its runs `at` the level.
 
     That is the geometric mean over the runs that the change rests on.
     """
     return _rounded(kept_runs(table, cell, GOODPUT).mean, at)
 
 
-def _rounded(mean: float, at: pd.DataFrame) -> str:
-    """A geometric mean of goodput, rounded by the runs `at` its level; "" without one."""
-    return (
-        numerals.rounded_mean(mean, list(at[GOODPUT]))
-        if math.isfinite(mean) and (at[GOODPUT] > 0).any()
-        else ""
-    )
+def _rounded(mean: float, at: pd.DataFrame) -> numerals.NumberText | None:
+    """A geometric mean of goodput, rounded by the runs `at` its level; None without one."""
+    known = math.isfinite(mean) and (at[GOODPUT] > 0).any()
+    return numerals.rounded_mean(mean, list(at[GOODPUT])) if known else None
 
 
 def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:

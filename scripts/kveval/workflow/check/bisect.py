@@ -344,7 +344,8 @@ def _head(builds: Sequence[BisectBuild], ends: tuple[int, int]) -> str:
 
 
 def _row(builds: Sequence[BisectBuild], step: Step, effect: Evaluation | None) -> str:
-    seen, blocks = MISSING, MISSING
+    seen: str = MISSING
+    blocks: str = MISSING
     if step.checked is not None:
         blocks = f"[{step.checked.blocks}]({step.number}/COMMENT.md)"
         same = [

@@ -10,13 +10,14 @@ import csv
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from kveval.analysis.levels.activity import activity_at
 from kveval.analysis.one_request import times_by_source
 from kveval.campaign.cell import Cell
+from kveval.report.result.levels import level_results
+from kveval.report.result.model import known_number
 from kveval.workflow.command.cell_lookup import (
     LEVELS,
     PEAK,
@@ -32,15 +33,6 @@ Document = dict[str, Any]
 
 GIB = 2**30
 SEVERITIES = ("fail", "warn", "note")
-_MEANS = (
-    "throughput_tok_s",
-    "ttft_ms_p50",
-    "ttft_ms_p90",
-    "itl_ms_p50",
-    "prefix_hit_ratio",
-    "external_hit_ratio",
-)
-_COUNTS = ("requests_completed", "requests_errored")
 _PEAK_NUMBERS = ("throughput_tok_s", "throughput_low_tok_s", "throughput_high_tok_s")
 
 
@@ -57,7 +49,8 @@ def cell_document(stored: StoredCell) -> Document:
         "elsewhere": [str(folder) for folder in stored.elsewhere],
         "runs": [_run(run) for run in stored.runs],
         "unreadable": list(stored.unreadable),
-        "levels": _levels(levels) if levels else _levels_of_runs(stored.runs),
+        "levels": [level.model_dump() for level in level_results(levels)]
+        or _levels_of_runs(stored.runs),
         "not_computed": reason,
         "peak": _peak(peaks[0]) if peaks else None,
         "one_request": _one_request(stored.runs),
@@ -83,25 +76,6 @@ def _rows(path: Path) -> list[Row]:
             return list(csv.DictReader(file))
     except FileNotFoundError:
         return []
-
-
-def _number(row: Row, column: str) -> float | None:
-    """Return a value; None where it was not observed."""
-    try:
-        value = float(row.get(column) or "nan")
-    except ValueError:
-        return None
-    return value if isfinite(value) else None
-
-
-def _numbers(rows: Iterable[Row], column: str) -> list[float]:
-    values = (_number(row, column) for row in rows)
-    return [value for value in values if value is not None]
-
-
-def _mean(rows: Iterable[Row], column: str) -> float | None:
-    values = _numbers(rows, column)
-    return sum(values) / len(values) if values else None
 
 
 def _cell(stored: StoredCell) -> Document:
@@ -136,29 +110,6 @@ def _run(stored: StoredRun) -> Document:
     }
 
 
-def _levels(rows: Sequence[Row]) -> list[Document]:
-    """Return the levels with means over the runs that have a value, and counts summed over runs."""
-    by_level: dict[int, list[Row]] = defaultdict(list)
-    for row in rows:
-        by_level[int(row["level"])].append(row)
-    return [_level(level, by_level[level]) for level in sorted(by_level)]
-
-
-def _level(level: int, rows: Sequence[Row]) -> Document:
-    rates = {row["run"]: _number(row, "throughput_tok_s") for row in rows}
-    return {
-        "level": level,
-        "streams": _mean(rows, "streams_asked"),
-        "rate_req_s": _mean(rows, "rate_req_s"),
-        "runs": sum(rate is not None for rate in rates.values()),
-        "throughput_by_run_tok_s": rates,
-        **{column: _mean(rows, column) for column in _MEANS},
-        **{column: int(sum(_numbers(rows, column))) for column in _COUNTS},
-        "activity": sorted({row.get("activity", "") for row in rows} - {""}),
-        "failed_runs": [int(row["run"]) for row in rows if row.get("checks_failed")],
-    }
-
-
 def _levels_of_runs(runs: Sequence[StoredRun]) -> list[Document]:
     """Return the levels that run.json lists: how many runs measured each, and which runs failed there."""
     failed: dict[int, list[int]] = defaultdict(list)
@@ -178,7 +129,7 @@ def _peak(row: Row) -> Document:
     return {
         "level": int(float(row["level"])),
         "runs": int(float(row["runs"])),
-        **{column: _number(row, column) for column in _PEAK_NUMBERS},
+        **{column: known_number(row.get(column)) for column in _PEAK_NUMBERS},
         "bracketed": row.get("bracketed") == "True",
         "plateau": [int(level) for level in row.get("plateau", "").split(";") if level],
     }

@@ -305,12 +305,19 @@ def plan(
     changes: Changes = None,
     directory: Directory = None,
     as_json: Json = False,
+    ask_servers: Annotated[
+        bool,
+        typer.Option(
+            "--probe",
+            help="Ask servers that run already whether they are those of the stored runs.",
+        ),
+    ] = False,
 ) -> None:
     """Say what would be measured and why, its GPU hours and disk, and what it can show."""
     from kveval.workflow.command.planning import show_plan
 
     with _campaign(campaign, site, changes, directory) as context:
-        show_plan(context, as_json=as_json)
+        show_plan(context, as_json=as_json, ask_servers=ask_servers)
 
 
 @app.command(rich_help_panel=CAMPAIGNS)

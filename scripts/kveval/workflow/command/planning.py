@@ -11,6 +11,7 @@ from kveval.host import hardware
 from kveval.host.errors import Failure
 from kveval.workflow.command.campaign import STORE, CampaignContext
 from kveval.workflow.command.output import Output
+from kveval.workflow.planning.changed_stacks import changed_stacks
 from kveval.workflow.planning.curve_files import CurveText
 from kveval.workflow.planning.host_room import known_room, room_problems
 from kveval.workflow.planning.order import planned_runs
@@ -23,13 +24,20 @@ from kveval.workflow.planning.stored import (
 )
 from kveval.workflow.planning.text import PlanText
 
+NONE_RUNS = "\nNo server of this campaign runs already: the workflow starts them."
+
 
 class NothingToRead(Failure):
     """The results that a campaign imports or compares are not there."""
 
 
-def show_plan(context: CampaignContext, *, as_json: bool) -> None:
-    """Print the plan, and write plan.csv with a row per run."""
+def show_plan(
+    context: CampaignContext, *, as_json: bool, ask_servers: bool = False
+) -> None:
+    """Print the plan, and write plan.csv with a row per run.
+
+    `ask_servers`: whether servers that run already are compared with those that stored runs were measured on.
+    """
     campaign, table = context.config.campaign, context.logs / "plan.csv"
     with Output.to(context.logs / "plan.log", as_json=as_json) as output:
         if context.config.sheet is not None or context.config.compared:
@@ -44,8 +52,14 @@ def show_plan(context: CampaignContext, *, as_json: bool) -> None:
         for line in text.lines():
             output.line(line)
         text.write_table(table)
+        servers = list(changed_stacks(context.config, index)) if ask_servers else []
+        if ask_servers:
+            output.line("\nServers that run already:" if servers else NONE_RUNS)
+            for line in servers:
+                output.line(line)
         output.line(f"\nTable: {table}")
-        output.document({"campaign": campaign.name, "runs": text.rows()})
+        document = {"campaign": campaign.name, "runs": text.rows()}
+        output.document(document | ({"servers": servers} if ask_servers else {}))
 
 
 def _require_room(

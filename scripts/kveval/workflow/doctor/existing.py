@@ -10,7 +10,7 @@ from kveval.configuration.config import Config
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError
 from kveval.host.errors import Failure
-from kveval.host.findings import Finding, error, ok
+from kveval.host.findings import Finding, error, ok, pluralize
 from kveval.host.http import HttpError, fetch_from
 from kveval.stacks.counters import CounterError
 from kveval.stacks.registry import server_of
@@ -30,21 +30,43 @@ def examine_existing(
     for arm, server in config.campaign.existing.items():
         if arm in arms:
             required = config.required_counters(arms[arm].cell)
-            yield _server(arm, server, arms[arm], [one["counter"] for one in required])
+            names = [one["counter"] for one in required]
+            for address in server.metrics or (server.url,):
+                yield _server(arm, address, server, arms[arm], names)
+            if server.metrics:
+                yield _gateway(arm, server, arms[arm])
     yield disk_finding(config, specifications, facts)
     yield pcp_finding(facts)
     yield _generator(config, facts)
 
 
+def _gateway(arm: str, server: ExistingServer, specification: Specification) -> Finding:
+    """Return whether the model is served where the load goes, in front of the replicas."""
+    program, name = server_of(specification.versions), specification.model.served_name
+    key = os.environ.get(server.key, "") if server.key else ""
+    endpoint = Endpoint(program, name, fetch_from(server.url, key), log=_NO_LOG)
+    try:
+        names = [] if server.switch else program.models(endpoint.ask)
+    except HttpError as failure:
+        fix = f"existing.{arm}.url: where the gateway answers"
+        return error(arm, str(failure), fix, "no_answer")
+    if server.switch or name in names:
+        what = f"{server.url}: in front of {pluralize(len(server.metrics), 'server')}"
+        return ok(arm, what)
+    said = f"{server.url} serves {', '.join(names) or 'no model'}, not {name}"
+    return error(arm, said, f"existing.{arm}.served_model", "other_model")
+
+
 def _server(
     arm: str,
+    url: str,
     server: ExistingServer,
     specification: Specification,
     required: Sequence[str],
 ) -> Finding:
     """Return what the arm's server answers, or that it is brought into service only before its runs.
 
-    `required`: names of the counters that prove the arm active.
+    `url`: its address, that of one of several replicas; `required`: names of the counters that prove the arm active.
     """
     if server.key and not os.environ.get(server.key):
         said = f"{server.key}, the key of {server.url}, is not set"
@@ -54,7 +76,7 @@ def _server(
         return ok(arm, f"{said} (at most {server.switch_limit_s:g} s; not run now)")
     program = server_of(specification.versions)
     key = os.environ[server.key] if server.key else ""
-    fetch = fetch_from(server.url, key)
+    fetch = fetch_from(url, key)
     name = specification.model.served_name
     endpoint = Endpoint(program, name, fetch, log=_NO_LOG, required=required)
     try:
@@ -66,11 +88,24 @@ def _server(
     except DeploymentError as failure:
         fix = f"server.{program.name}, or existing.{arm}.served_model: what answers"
         return error(arm, str(failure), fix, failure.code)
-    said = f"{server.url}: {program.title} {endpoint.version} serves {name}"
+    said = f"{url}: {program.title} {endpoint.version} serves {name}"
+    return _counters(arm, server, endpoint, said)
+
+
+def _counters(
+    arm: str, server: ExistingServer, endpoint: Endpoint, said: str
+) -> Finding:
+    """Return whether the server shows its counters, and can switch loading off where the arm needs it."""
     try:
         endpoint.counters()
         endpoint.require_counters()
-    except CounterError as failure:
+        if not server.load_from_tier:
+            endpoint.require_loading_switchable()
+            said += "; requests switch loading from its tier off"
+    except DeploymentError as failure:
+        fix = f"serve the arm with the tier at {server.url}, with its own connector"
+        return error(arm, str(failure), fix, failure.code)
+    except (CounterError, HttpError) as failure:
         fix, code = _METRICS_CLOSED, "no_metrics"
         if failure.code == "no_such_counter":
             fix, code = (

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from tests.support.cluster_run import SITE, SPECIFICATION, run_context
 from tests.support.fake_cluster import FakeTransport, made, ok, status
 
-from kveval.engines.kubernetes import merge_metrics, recorder_scripts
+from kveval.engines import merge_metrics
+from kveval.engines.kubernetes import recorder_scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.engine import own_ports
 from kveval.engines.kubernetes.manifests.context import RunContext

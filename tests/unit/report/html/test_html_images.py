@@ -1,28 +1,47 @@
 import base64
+import io
 from pathlib import Path
+from urllib.parse import unquote
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from kveval.report.html.page import data_uri
 
+DRAWING = "data:image/svg+xml,"
 
-def test_the_smaller_file_of_a_figure_is_taken(tmp_path: Path) -> None:
+
+def test_a_drawing_is_taken_before_an_image_unless_it_is_large(tmp_path: Path) -> None:
     png, svg = (
         tmp_path / "curve_Qwen3-0.6B_all.png",
         tmp_path / "curve_Qwen3-0.6B_all.svg",
     )
-    png.write_bytes(b"png" * 10)
-    assert (
-        data_uri(png)
-        == f"data:image/png;base64,{base64.b64encode(b'png' * 10).decode()}"
-    )
+    png.write_bytes(b"png")
+    assert data_uri(png) == "data:image/png;base64,cG5n"
     svg.write_bytes(b"<svg/>")
-    assert (
-        data_uri(png)
-        == f"data:image/svg+xml;base64,{base64.b64encode(b'<svg/>').decode()}"
-    )
-    png.write_bytes(b"p")
+    assert data_uri(png) == f"{DRAWING}%3Csvg/%3E"
+    svg.write_bytes(b"<svg/>" * 100_000)
     assert data_uri(png).startswith("data:image/png;")
+    png.unlink()
+    assert data_uri(png).startswith(DRAWING)
+
+
+def test_a_drawing_keeps_what_shows(tmp_path: Path) -> None:
+    svg = '<svg>\n <metadata>\n a </metadata>\n  <path d="M 1.23456 2\n L 3 4"/> 5 % #a &amp; \N{DEGREE SIGN}</svg>'
+    (tmp_path / "a.svg").write_text(svg, encoding="utf-8")
+    shown = unquote(data_uri(tmp_path / "a.svg").removeprefix(DRAWING))
+    kept = '<path d="M 1.23 2 L 3 4"/> 5 % #a &amp; \N{DEGREE SIGN}</svg>'
+    assert shown == f"<svg> {kept}"
+
+
+def test_a_large_image_has_few_colours(tmp_path: Path) -> None:
+    pixels = np.linspace(0, 255, 300 * 300 * 3).reshape(300, 300, 3).astype("uint8")
+    noisy = pixels ^ np.random.default_rng(1).integers(0, 8, pixels.shape, "uint8")
+    Image.fromarray(noisy).save(tmp_path / "a.png")
+    shown = base64.b64decode(data_uri(tmp_path / "a.png").partition(",")[2])
+    assert len(shown) < (tmp_path / "a.png").stat().st_size / 2
+    assert Image.open(io.BytesIO(shown)).size == (300, 300)
 
 
 def test_a_figure_that_is_not_there_is_an_error(tmp_path: Path) -> None:

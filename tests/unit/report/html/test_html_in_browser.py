@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tests.support.browser import PROGRAM, Page, chromium
 
+from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Table
 from kveval.report.html.page import render_page
 from kveval.report.sections import Bullets, Code, Paragraph, Picture, Section
@@ -18,10 +19,10 @@ pytestmark = pytest.mark.skipif(
 
 DRAWING = b'<svg xmlns="http://www.w3.org/2000/svg" width="900" height="400"><rect width="900" height="400"/></svg>'
 ROWS = [
-    ["b 10K", "9 (8 to 10)"],
-    ["b 5K", "1,200 (1,100 to 1,300)"],
-    ["a", "n/a"],
-    ["c", "-30 (-40 to -20)"],
+    ["b 10K", numerals.with_interval(9.0, 8.0, 10.0)],
+    ["b 5K", numerals.with_interval(1200.0, 1100.0, 1300.0)],
+    ["a", numerals.MISSING],
+    ["c", numerals.points(-30.0, -40.0, -20.0)],
 ]
 WIDE = Table(
     [f"column {number} of a wide table" for number in range(8)],

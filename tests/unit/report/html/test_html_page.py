@@ -6,15 +6,28 @@ import pytest
 from tests.support.html_checks import PageReader
 from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 
+from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Table
 from kveval.report.figures.names import figure_names
 from kveval.report.html.page import render_page, write_page
-from kveval.report.sections import Block, Bullets, Code, Paragraph, Picture, Section
+from kveval.report.sections import (
+    Block,
+    Bullets,
+    Code,
+    Paragraph,
+    Picture,
+    Section,
+    Tile,
+    Tiles,
+)
 
 IMAGE = "data:image/svg+xml;base64,PHN2Zy8+"
 TABLE = Table(
     ["arm", "tok/s"],
-    [["no-offload", "1,190 (1,150 to 1,240)"], ["**better** <b>", "n/a"]],
+    [
+        ["no-offload", numerals.with_interval(1191.4, 1150, 1240)],
+        ["**better** <b>", numerals.MISSING],
+    ],
     frozenset({1}),
 )
 
@@ -29,6 +42,8 @@ def test_every_kind_of_block_is_shown_and_the_page_is_whole() -> None:
     )
     blocks = [
         Paragraph("Said.", note=True),
+        Paragraph("Measured today.", small=True),
+        Tiles([Tile("an arm", "4.1 times", ["228 against 55.6"], "better")]),
         Bullets(["one"]),
         Code("vllm serve <x>"),
         TABLE,
@@ -39,10 +54,14 @@ def test_every_kind_of_block_is_shown_and_the_page_is_whole() -> None:
     assert read.problems == []
     assert {"h1", "h2", "ul", "pre", "table", "figure", "img"} <= {*read.tags}
     assert '<div class="note"><p>Said.</p></div>' in text
+    assert '<p class="facts">Measured today.</p>' in text
+    assert '<p class="value better">4.1 times</p>' in text
+    assert "<p>228 against 55.6</p>" in text
     assert "<code>vllm serve &lt;x&gt;</code>" in text
+    assert text.count("Effects") == 1
     assert f'<img src="{IMAGE}" alt="Effects">' in text
     assert "<em>baseline</em>" in text
-    assert '<td class="number" data-sort="1190">1,190 (1,150 to 1,240)</td>' in text
+    assert '<td class="number" data-sort="1191.4">1,190 (1,150 to 1,240)</td>' in text
 
 
 def test_folded_sections_and_appendices_are_closed_and_others_are_not() -> None:

@@ -1,6 +1,7 @@
 """Prints the metrics pages of several servers as one; every sample gets a label `replica` with the server's number.
 
-Runs in the recorder's pods, as a source of PCP's openmetrics agent: `merge_metrics.py URL...`. Standard library only.
+On a cluster it runs in the recorder's pods, as a source of PCP's openmetrics agent: `merge_metrics.py URL...`. Standard
+library only.
 """
 
 import re

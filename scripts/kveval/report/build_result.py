@@ -1,0 +1,252 @@
+"""Makes a campaign's result from its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+
+from kveval.analysis.cells import THROUGHPUT, parse_runs, rows_of
+from kveval.analysis.levels.outcomes import outcomes_of
+from kveval.analysis.one_request import one_request_times
+from kveval.analysis.statistics.findings import ground_codes, read_exclusions
+from kveval.campaign.cell import Cell
+from kveval.report.answer import CampaignAnswer
+from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
+from kveval.report.data.run_facts import (
+    distinct_workloads,
+    machines,
+    tiers_of,
+    versions_by_tool,
+)
+from kveval.report.figures.names import find_figure
+from kveval.report.result.levels import level_results
+from kveval.report.result.model import (
+    Average,
+    CampaignResult,
+    CheckFinding,
+    Latency,
+    Peak,
+    Prediction,
+    ReportedAnswer,
+    ReportedCampaign,
+    ReportedCell,
+    ReportedComparison,
+    ReportedExclusion,
+    ReportedFigure,
+    ReportedInterval,
+    ReportedTimes,
+)
+from kveval.report.tables.configuration import method_hash_of
+from kveval.report.tables.not_assessed import gaps_of
+from kveval.report.tables.reuse import predicted_gains
+
+# A row of a table.
+Row = Mapping[Any, Any]
+
+
+def campaign_result(
+    plan: ReportPlan,
+    measured: Measured,
+    answer: CampaignAnswer,
+    figures: Mapping[str, str],
+    empty: Mapping[str, str],
+) -> CampaignResult:
+    """Return what the campaign found.
+
+    `figures`: name -> path beside the report, `empty`: name -> reason, of figures with nothing to show. There is at
+    least one run.
+    """
+    versions = sorted(versions_by_tool(measured.runs).items())
+    return CampaignResult(
+        answer=ReportedAnswer.model_validate(answer, from_attributes=True),
+        campaign=ReportedCampaign.model_validate(plan, from_attributes=True),
+        engine=measured.runs[0].engine,
+        weights=measured.runs[0].weights,
+        hardware=[dict(facts) for facts in machines(measured.runs).values()],
+        software={tool: [*seen] for tool, seen in versions},
+        workloads=[dict(workload) for workload in distinct_workloads(measured.runs)],
+        level_unit=measured.level_unit.axis,
+        method_hash=method_hash_of(measured),
+        common_levels={
+            model: measured.common_level(model) for model in plan.models_by_size
+        },
+        cells=[_cell(plan, measured, cell) for cell in plan.ordered_cells],
+        comparisons=comparison_results(measured),
+        one_request=[
+            _source_times(row)
+            for row in one_request_times(measured.runs).to_dict("records")
+        ],
+        averages=[_average(row) for row in measured.averages.to_dict("records")],
+        not_assessed=gaps_of(plan, measured, empty),
+        figures=_figures(plan, figures, empty),
+        checks=check_findings(measured),
+        predictions=[_prediction(*gain) for gain in predicted_gains(plan, measured)],
+    )
+
+
+def comparison_results(measured: Measured) -> list[ReportedComparison]:
+    """Return every comparison: arms with their baselines, then declared pairs of arms."""
+    return [_comparison(row) for row in measured.all_comparisons.to_dict("records")]
+
+
+def check_findings(measured: Measured) -> list[CheckFinding]:
+    """Return what checks found: of levels by check and cell, as they come; then of the campaign's tables."""
+    of_levels: dict[tuple[str, str, Cell], list[tuple[int, int, str]]] = {}
+    for row in measured.levels.to_dict("records"):
+        for outcome in outcomes_of(row):
+            key = (outcome.name, outcome.severity, Cell.from_row(row))
+            where = (int(row["run"]), int(row["level"]), outcome.message)
+            of_levels.setdefault(key, []).append(where)
+    findings = [_check_finding(*key, at) for key, at in of_levels.items()]
+    checks = measured.checks
+    of_tables = checks[checks["level"].isna()] if len(checks) else checks
+    for row in of_tables.to_dict("records"):
+        cell = Cell.from_row(row) if isinstance(row["model"], str) else None
+        at = [(0, 0, str(row["message"]))]
+        findings.append(_check_finding(row["check"], row["severity"], cell, at))
+    return findings
+
+
+def _check_finding(
+    check: str, severity: str, cell: Cell | None, at: Sequence[tuple[int, int, str]]
+) -> CheckFinding:
+    """The finding of a check; `at`: run, level and message of each outcome, 0 for one of the campaign's tables."""
+    return CheckFinding.model_validate(
+        {
+            "check": check,
+            "severity": severity,
+            "cell": cell and cell.row,
+            "runs": sorted({run for run, _, _ in at} - {0}),
+            "levels": sorted({level for _, level, _ in at} - {0}),
+            "count": len(at),
+            "message": at[0][2],
+            "messages": len({message for _, _, message in at}),
+        }
+    )
+
+
+def _figures(
+    plan: ReportPlan, figures: Mapping[str, str], empty: Mapping[str, str]
+) -> list[ReportedFigure]:
+    """The campaign's figures; files that are none of them are left out."""
+    models = [cell.model for cell in plan.cells]
+    parts = []
+    for name, path in figures.items():
+        figure = find_figure(name, models)
+        if figure is not None:
+            part = ReportedFigure(
+                name=name, title=figure.title, path=path, empty=empty.get(name)
+            )
+            parts.append(part)
+    return parts
+
+
+def _cell(plan: ReportPlan, measured: Measured, cell: Cell) -> ReportedCell:
+    runs, peaks = measured.runs_of(cell), rows_of(measured.peaks, cell)
+    tiers = tiers_of(runs[0]) if runs else None
+    working_set = tiers.working_set if tiers else {}
+    return ReportedCell(
+        **cell.row,
+        runs=[f"{run.measurement}/run-{run.run}" for run in runs],
+        peak=_peak(plan, peaks.iloc[0]) if len(peaks) else None,
+        missing=None if runs else measured.failures.get(cell, "not measured"),
+        device_cache_tokens=tiers.device if tiers else None,
+        cpu_tier_tokens=tiers.cpu if tiers else None,
+        working_set_tokens={str(level): size for level, size in working_set.items()},
+        levels=level_results(measured.levels_of(cell).to_dict("records")),
+    )
+
+
+def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Peak:
+    return Peak(
+        level=int(peak["level"]),
+        bracketed=bool(peak["bracketed"]),
+        plateau=peak["plateau"],
+        runs=int(peak["runs"]),
+        throughput_tok_s=ReportedInterval(
+            value=peak[THROUGHPUT],
+            low=peak["throughput_low_tok_s"],
+            high=peak["throughput_high_tok_s"],
+        ),
+        throughput_crossfit_tok_s=peak["throughput_crossfit_tok_s"],
+        latency_ms={
+            "ttft": _latency(peak, "ttft"),
+            "tpot": _latency(peak, "tpot"),
+            "itl": _latency(peak, "itl"),
+            "e2e": _latency(peak, "e2e"),
+        },
+        requests={
+            "completed": int(peak["requests_completed"]),
+            "incomplete": int(peak["requests_incomplete"]),
+            "errored": int(peak["requests_errored"]),
+        },
+        system={name: peak[name] for name in plan.metrics if name in peak},
+        checks_failed=peak["checks_failed"],
+    )
+
+
+def _latency(peak: pd.Series[Any], name: str) -> Latency:
+    return Latency(**{key: peak[f"{name}_ms_{key}"] for key in Latency.model_fields})
+
+
+def _comparison(row: Row) -> ReportedComparison:
+    columns = {name: row.get(name) for name in ReportedComparison.model_fields}
+    texts = ("bound", "qualifier", "indication")
+    against = Cell.from_path(row["baseline"]).row if row["baseline"] else None
+    return ReportedComparison.model_validate(
+        columns
+        | {
+            "against": against,
+            "effect_percent": _effect(row),
+            "reason": text_or_blank(row["reason"]),
+            "grounds": ground_codes(row),
+            "exclusions": [
+                ReportedExclusion(**asdict(run)) for run in read_exclusions(row)
+            ],
+            **{name: text_or_blank(row.get(name)) or None for name in texts},
+            "runs_kept": parse_runs(row.get("runs_kept")),
+            "baseline_runs_kept": parse_runs(row.get("baseline_runs_kept")),
+        }
+    )
+
+
+def _source_times(row: Row) -> ReportedTimes:
+    """The times of one request from one source, in a cell."""
+    ends = ("median", "least", "most")
+    times = {name: row[f"ttft_ms_{name}"] for name in ends}
+    return ReportedTimes.model_validate({**row, "ttft_ms": times})
+
+
+def _average(row: Row) -> Average:
+    return Average.model_validate(
+        {**row, "effect_percent": _effect(row), "models": row["panel"]}
+    )
+
+
+def _effect(row: Row) -> ReportedInterval:
+    return ReportedInterval(
+        value=row["effect_percent"], low=row["low_percent"], high=row["high_percent"]
+    )
+
+
+def _prediction(
+    cell: Cell, row: Row, at: pd.DataFrame, comparison: Row | None
+) -> Prediction:
+    """The predicted gain of a cell beside the measured one; see `predicted_gains`."""
+    return Prediction(
+        **cell.row,
+        level=int(row["level"]),
+        throughput_percent=_range(row, "throughput_percent"),
+        measured_throughput_percent=_effect(comparison) if comparison else None,
+        ttft_ms_mean=_range(row, "ttft_ms_mean"),
+        measured_ttft_ms_mean=at["ttft_ms_mean"].mean(),
+    )
+
+
+def _range(row: Row, name: str) -> ReportedInterval:
+    return ReportedInterval(
+        value=row[name], low=row[f"{name}_low"], high=row[f"{name}_high"]
+    )

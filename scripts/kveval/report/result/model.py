@@ -1,0 +1,358 @@
+"""The model of a campaign's result, and its way to report.json and back.
+
+`python -m kveval.report --schema` prints its JSON schema, docs/report.schema.json. Programs that read a report.json
+ignore keys that they do not know: such are added without a new number of the schema. Null stands for what is not known.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from kveval.analysis.statistics.verdict_words import VERDICTS, WITHOUT_VERDICT
+from kveval.campaign.cell import Cell
+from kveval.host.errors import Failure
+
+
+class ResultError(Failure):
+    """A report.json cannot be read."""
+
+
+def known_number(value: Any) -> float | None:
+    """Return a number of a table, or of its text; None where it is missing or infinite."""
+    number = math.nan if value is None or value == "" else float(value)
+    return number if math.isfinite(number) else None
+
+
+def _whole(value: Any) -> int | None:
+    number = known_number(value)
+    return None if number is None else int(number)
+
+
+def known_text(value: Any) -> str | None:
+    """Return a text of a table; None where it is missing or empty."""
+    return value if isinstance(value, str) and value else None
+
+
+def _parts(value: Any) -> Any:
+    """Return the parts of a text that `;` joins, none of a missing one."""
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [part for part in (known_text(value) or "").split(";") if part]
+
+
+Number = Annotated[float | None, BeforeValidator(known_number)]
+Whole = Annotated[int | None, BeforeValidator(_whole)]
+Text = Annotated[str | None, BeforeValidator(known_text)]
+Names = Annotated[list[str], BeforeValidator(_parts)]
+Numbers = Annotated[list[int], BeforeValidator(_parts)]
+Blocks = Annotated[int, Field(ge=0)]
+
+
+class ResultPart(BaseModel):
+    """Base of all parts of a result: frozen. The text below a key describes it in the schema."""
+
+    # Built when a result is made or read: `kveval show` imports one part of it.
+    model_config = ConfigDict(
+        frozen=True, use_attribute_docstrings=True, defer_build=True
+    )
+
+
+class ReportedInterval(ResultPart):
+    """A value with its 95 % interval over runs; no interval with a single run."""
+
+    value: Number
+    low: Number = None
+    high: Number = None
+
+
+class ReportedAnswer(ResultPart):
+    """The first screen of REPORT.md: the question, the answer, and steps to make it more certain."""
+
+    question: str
+    sentences: Annotated[list[str], Field(min_length=1, max_length=5)]
+    next_steps: list[str]
+
+
+class ReportedCampaign(ResultPart):
+    """The campaign as it was asked for."""
+
+    name: str
+    title: str
+    runs: int
+    margin: float
+    alpha: float
+    primary: str
+    """the metric whose verdicts share that error rate"""
+
+
+class ReportedCellName(ResultPart):
+    """A cell; `cpu_blocks` are 16-token blocks of its CPU tier, 0 without one."""
+
+    model: str
+    scenario: str
+    cpu_blocks: Blocks
+
+    @property
+    def cell(self) -> Cell:
+        """The cell."""
+        return Cell(self.model, self.scenario, self.cpu_blocks)
+
+
+class Latency(ResultPart):
+    """A latency in ms: means over runs of the mean and the quantiles over requests."""
+
+    mean: Number
+    p50: Number
+    p90: Number
+    p99: Number
+
+
+class Peak(ResultPart):
+    """The level with the highest mean throughput of a cell, and what was measured there."""
+
+    level: Annotated[int, Field(gt=0)]
+    """counted in the report's `level_unit`"""
+    bracketed: bool
+    """whether it lies inside the levels measured"""
+    plateau: Numbers
+    """levels as good as it within the spread of the runs"""
+    runs: Annotated[int, Field(gt=0)]
+    throughput_tok_s: ReportedInterval
+    """output tokens delivered per second"""
+    throughput_crossfit_tok_s: Number
+    """without the bias of choosing the highest level"""
+    latency_ms: dict[Literal["ttft", "tpot", "itl", "e2e"], Latency]
+    requests: dict[Literal["completed", "incomplete", "errored"], int]
+    """over all runs"""
+    system: dict[str, Number]
+    """columns of config/metrics.yaml, units in their names"""
+    checks_failed: Names
+
+
+class LevelResult(ResultPart):
+    """A cell at one level: means over the runs that have a value, counts over all runs."""
+
+    level: int
+    streams: Number
+    """how many requests were asked to be in progress"""
+    rate_req_s: Number
+    """the rate at which requests were sent, where the load gives one"""
+    runs: int
+    """runs with a throughput"""
+    throughput_by_run_tok_s: dict[str, Number]
+    throughput_tok_s: Number
+    ttft_ms_p50: Number
+    ttft_ms_p90: Number
+    itl_ms_p50: Number
+    prefix_hit_ratio: Number
+    """prompt tokens found in the device's cache, of those that it was asked for"""
+    external_hit_ratio: Number
+    """prompt tokens found behind it, of those asked for there"""
+    requests_completed: int
+    requests_errored: int
+    activity: list[str]
+    """whether the arm was active, by the server's counters: "shown", "none" or "not shown", each once over the runs"""
+    failed_runs: list[int]
+    """runs that failed a check at this level"""
+
+
+class ReportedCell(ReportedCellName):
+    """A cell that was asked for: its runs and its peak, or why there is none."""
+
+    runs: list[str]
+    """MEASUREMENT/run-N in the store"""
+    peak: Peak | None
+    missing: str | None
+    """why nothing was measured"""
+    device_cache_tokens: Number
+    cpu_tier_tokens: Number
+    working_set_tokens: dict[str, int]
+    """level -> tokens of the distinct prefixes"""
+    levels: list[LevelResult] = []
+
+
+class ReportedExclusion(ResultPart):
+    """A run that a comparison leaves out; `code`: the reason, see docs/verdicts.md."""
+
+    code: str
+    run: int
+    side: Literal["arm", "reference"]
+    facts: dict[str, Any]
+
+
+class ReportedComparison(ReportedCellName):
+    """A cell against another one of its model, in one quantity, at one level."""
+
+    metric: str
+    family: Literal["primary", "exploratory", "primary, idle", "exploratory, idle"]
+    """primary: p_holm is over all of the metric, else over those of the model; idle arms apart"""
+    verdict: Annotated[
+        str, Field(json_schema_extra={"enum": [*VERDICTS, *WITHOUT_VERDICT]})
+    ]
+    against: ReportedCellName | None
+    effect_percent: ReportedInterval
+    """per cent of the cell it is compared with"""
+    cost_percent: Number
+    """the most that an idle arm costs, per cent of the cell it is compared with (one-sided, 95 %)"""
+    reason: str
+    grounds: list[str] = []
+    """why the verdict is what it is, or why there is none: codes of docs/verdicts.md, in the order of reason"""
+    exclusions: list[ReportedExclusion] = []
+    """the runs of either cell that are left out"""
+    bound: Literal["at least", "at most"] | None
+    """the effect is at least, or at most, this large: one side had too few requests in flight"""
+    qualifier: str | None
+    """what is stated beside the verdict, such as another build of the server"""
+    indication: str | None
+    """the verdict that an indicative comparison points to"""
+    interval_percent: Number
+    """confidence of the interval: 95; for parity, and a bounded cost, 90, as in the test"""
+    p_holm: Number
+    mean: Number
+    """geometric mean over the runs kept of the cell; over baseline_mean it is 1 + effect / 100"""
+    baseline_mean: Number
+    runs_kept: list[int]
+    """the runs of the cell that the comparison rests on"""
+    baseline_runs_kept: list[int]
+    """the runs that they are paired with, of the cell it is compared with"""
+    level: Whole
+    runs: Whole
+    runs_to_resolve: Whole
+
+
+class ReportedTimes(ReportedCellName):
+    """Times to the first token of one request in a cell, its prompt computed or from a cache."""
+
+    source: Literal["cold", "device", "tier"]
+    runs: int
+    requests: int
+    """requests that came from this source, over all runs"""
+    ttft_ms: dict[Literal["median", "least", "most"], Number]
+    prompt_tokens: Whole
+    """of a request, median"""
+    served_tokens: Whole
+    """of these, from a cache by the server's counters"""
+    through: Text
+    """what the requests went through, whose time is in theirs"""
+    reason: Text
+    """why there is no time"""
+
+
+class Average(ResultPart):
+    """An arm's effect averaged over the models that have all arms: the geometric mean of ratios."""
+
+    scenario: str
+    cpu_blocks: Blocks
+    metric: str
+    effect_percent: ReportedInterval
+    """per cent of the baseline; the interval is over models"""
+    models: Names
+    missing: Names
+    """MODEL/SCENARIO/CPU_BLOCKS"""
+
+
+class Gap(ResultPart):
+    """Something that was not assessed."""
+
+    what: str
+    why: str
+    settled_by: str
+
+
+class ReportedFigure(ResultPart):
+    """A figure, and why it is empty if it is."""
+
+    name: str
+    title: str
+    path: str
+    empty: str | None
+
+
+class CheckFinding(ResultPart):
+    """The finding of one check on a cell's levels, or on the campaign's tables; checks that pass have none."""
+
+    check: str
+    severity: Literal["fail", "warn", "note"]
+    """fail: enters no verdict; warn: needs a look; note: a limit of what it can show"""
+    cell: ReportedCellName | None
+    """null for the campaign as a whole"""
+    runs: list[int]
+    levels: list[int]
+    """none for the campaign's tables"""
+    count: int
+    """how often it was found"""
+    message: str
+    """the first of its messages"""
+    messages: int
+    """how many of them differ"""
+
+
+class Prediction(ReportedCellName):
+    """The gain from a tier as predicted from the runs without one, and as measured; ranges of 90 % of simulations."""
+
+    level: int
+    throughput_percent: ReportedInterval
+    """change against the baseline"""
+    measured_throughput_percent: ReportedInterval | None
+    """the effect of the comparison with the baseline; null where there is none"""
+    ttft_ms_mean: ReportedInterval
+    measured_ttft_ms_mean: Number
+    """over runs, at this level"""
+
+
+class CampaignResult(ResultPart):
+    """The result of a campaign: the content of report.json."""
+
+    report_schema: Literal[1] = 1
+    """raised when a key changes its meaning or goes"""
+    answer: ReportedAnswer
+    campaign: ReportedCampaign
+    engine: str
+    weights: str
+    hardware: list[dict[str, Any]]
+    software: dict[str, list[str]]
+    workloads: list[dict[str, Any]]
+    level_unit: str
+    """what levels count, such as concurrent requests"""
+    method_hash: str | None
+    """changes with whatever may change a verdict on the same data"""
+    common_levels: dict[str, int | None]
+    """model -> level at which its cells are compared"""
+    cells: list[ReportedCell]
+    comparisons: list[ReportedComparison]
+    """arms with their baselines, then declared pairs"""
+    one_request: list[ReportedTimes] = []
+    """what one request took before the levels; older reports lack it"""
+    averages: list[Average]
+    not_assessed: list[Gap]
+    figures: list[ReportedFigure]
+    checks: list[CheckFinding] = []
+    """what checks found, in the order of the tables; older reports lack it, and predictions and levels"""
+    predictions: list[Prediction] = []
+
+    def to_json(self) -> str:
+        """Return the text of report.json."""
+        return f"{self.model_dump_json(indent=1)}\n"
+
+
+def read_result(path: Path) -> CampaignResult:
+    """Return the result in a report.json, also of an earlier version. Raises ResultError, OSError."""
+    try:
+        return CampaignResult.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise ResultError(
+            f"{path}: this version of kveval cannot read it: {place}: {first['msg']}",
+            code="not_a_result",
+        ) from error
+
+
+def schema_text() -> str:
+    """Return the JSON schema of report.json, the text of docs/report.schema.json."""
+    return json.dumps(CampaignResult.model_json_schema(), indent=1) + "\n"

@@ -1,0 +1,269 @@
+"""The report's waterfall of hits: what came before, what the caches hold, find and deliver, and where most is lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pandas as pd
+
+from kveval.analysis.cells import tables_by_cell
+from kveval.analysis.reuse import ServedShare, served_shares
+from kveval.analysis.waterfall import FAILED_TRANSFERS, Leak, read_leaks
+from kveval.campaign.cell import Cell
+from kveval.campaign.size import Size
+from kveval.report.data import numbers as numerals
+from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.tables.reuse import likely_cause
+
+_STAGES: Mapping[str, str] = {
+    "offered": "came before, %",
+    "held": "caches can hold, %",
+    "routed": "on the server asked, %",
+    "found": "found, %",
+    "delivered": "delivered, %",
+}
+STAGE_WORDS: Mapping[str, str] = {
+    "prompts": "all prompt tokens",
+    "offered": "what came before",
+    "held": "what the caches can hold",
+    "routed": "what the server asked can hold",
+    "found": "what was found",
+    "delivered": "what was delivered",
+}
+_SAVED = "prefill saved, s a run"
+_LEAK = "where most is lost, and what to do"
+# A row of waterfall.csv.
+Row = Mapping[Any, Any]
+
+
+def waterfall_table(plan: ReportPlan, measured: Measured) -> Table:
+    """Return a row per cell: its stages in per cent of the prompt tokens, seconds saved, and the leak as a sentence.
+
+    No rows where nothing is known of any cell but what was found.
+    """
+    table = measured.waterfall
+    leaks = read_leaks(table)
+    shares = _shares_at_common_level(measured)
+    rows = []
+    by_cell = tables_by_cell(table)
+    for cell in plan.ordered_cells:
+        if cell not in by_cell:
+            continue
+        of_cell = by_cell[cell][by_cell[cell]["place"] == ""]
+        stages = {row["stage"]: row for row in of_cell.to_dict("records")}
+        rows.append(
+            [
+                *(cell.model, cell.label),
+                *(_percent_text(stages.get(name)) for name in _STAGES),
+                _seconds_text(stages["saved"]),
+                leak_sentence(leaks[cell], shares.get(cell)),
+            ]
+        )
+    header = ["model", "arm", *_STAGES.values(), _SAVED, _LEAK]
+    if all(leak.code == "unknown" for leak in leaks.values()):
+        return Table(header, [])
+    return Table(
+        header, rows, frozenset(range(2, len(header) - 1))
+    ).without_blank_columns()
+
+
+def _shares_at_common_level(measured: Measured) -> dict[Cell, ServedShare]:
+    return {
+        share.cell: share
+        for share in served_shares(measured.levels, measured.runs)
+        if share.level == measured.common_level(share.cell.model)
+    }
+
+
+def _percent_text(row: Row | None) -> str:
+    """Return a stage in per cent; "" where it is not known, in bold where it has more than the stage before."""
+    if row is None or pd.isna(row["percent_of_prompts"]):
+        return ""
+    text = f"{row['percent_of_prompts']:.1f}"
+    return text if pd.isna(row["excess_points"]) else f"**{text}**"
+
+
+def _seconds_text(row: Row) -> str:
+    seconds = row["seconds"]
+    return "" if pd.isna(seconds) else numerals.significant(seconds, 3)
+
+
+def leak_sentence(leak: Leak, share: ServedShare | None = None) -> str:
+    """Return where a cell loses most of its hits, and the remedy.
+
+    `share`: its computed and counted shares, whose clues explain what was not found.
+    """
+    facts = {
+        name: value if isinstance(value, (str, dict)) else _number(value)
+        for name, value in leak.facts.items()
+    }
+    return _SENTENCES[leak.code](leak, facts, share)
+
+
+def _number(value: Any) -> float:
+    return math.nan if value is None else float(value)
+
+
+Facts = Mapping[str, Any]
+# What the most frequent failed transfer asks for.
+_ROOM = "a larger tier in host memory has room for them"
+_REMEDIES = {
+    "stores_dropped": "a faster tier behind host memory takes them",
+    "stores_skipped": "store at the first request, not after several",
+    "store_allocations_failed": _ROOM,
+    "promotion_allocations_failed": _ROOM,
+    "lmcache_mp_l1_allocation_failure_chunks_total": _ROOM,
+}
+
+
+def _unknown(leak: Leak, facts: Facts, _: ServedShare | None) -> str:
+    if leak.stage == "found":
+        return "not known: what the servers found was not counted"
+    reason = facts["reason"] or "what came before was not computed"
+    return f"not known: {reason}"
+
+
+def _contradiction(leak: Leak, facts: Facts, share: ServedShare | None) -> str:
+    before = STAGE_WORDS[str(facts["before"])]
+    text = (
+        f"{STAGE_WORDS[leak.stage]}, {facts['percent']:.0f} %, is more than {before}, {facts['before_percent']:.0f} %:"
+        " one of the two is wrong"
+    )
+    cause = "" if share is None else f"; counted: {likely_cause(share)}"
+    return f"{text}{cause}"
+
+
+def _nothing_offered(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    offered = facts["offered_percent"]
+    return f"only {offered:.1f} % of the prompt tokens came before: no cache can help this load"
+
+
+def _no_tier(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    return (
+        f"the device's cache, {_tokens(facts['device_tokens'])}, holds {_part(facts)}:"
+        " the rest needs a tier behind it"
+    )
+
+
+def _mirrors(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    larger = _needed(facts)
+    advice = f": make it {larger}" if larger else ": make it larger than that"
+    return (
+        f"the tier, {_tokens(facts['tier_tokens'])}, mirrors the device's cache, {_tokens(facts['device_tokens'])}"
+        f"{advice}"
+    )
+
+
+def _too_small(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    larger = _needed(facts)
+    advice = (
+        f"; a tier of {larger} would hold nine tenths of the rest" if larger else ""
+    )
+    return f"device and tier hold {_part(facts)}{advice}"
+
+
+def _no_size(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    return (
+        f"device and tier hold {_part(facts)}, and no size of the tier adds to it: it serves whole chunks of a prompt,"
+        " smaller ones would serve more"
+    )
+
+
+def _routing(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    return (
+        f"{facts['lost_points']:.0f} points are in the cache of another of the {facts['servers']:.0f} servers:"
+        " route requests by their prefix or session"
+    )
+
+
+def _idle(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    return (
+        f"the tier should add {facts['expected_points']:.0f} points and served nothing:"
+        " see [whether it was active](#was-the-arm-active)"
+    )
+
+
+def _failed(leak: Leak, facts: Facts, _: ServedShare | None) -> str:
+    counts = facts["failed"]
+    listed = "; ".join(
+        f"{count:,.0f} {FAILED_TRANSFERS[name]}" for name, count in counts.items()
+    )
+    remedy = _REMEDIES.get(max(counts, key=counts.get), "the server's log has why")
+    return f"{facts['lost_points']:.0f} points were lost before they were {leak.stage}, with {listed}: {remedy}"
+
+
+def _not_found(_: Leak, facts: Facts, share: ServedShare | None) -> str:
+    cause = "" if share is None else f": {likely_cause(share)}"
+    return f"{facts['lost_points']:.0f} points should have been held and were not found{cause}"
+
+
+def _not_delivered(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    return (
+        f"{facts['lost_points']:.0f} points were found and not delivered:"
+        " the server's log has the loads that it gave up"
+    )
+
+
+def _device_serves_all(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    return (
+        f"the device's cache alone holds {facts['device_percent']:.0f} of the {facts['offered_percent']:.0f} %"
+        " that came before: a tier has nothing to add"
+    )
+
+
+def _loading_slower(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    return (
+        f"{facts['percent']:.0f} % hits, and a prompt takes as long from the tier as computed:"
+        " only a faster tier or longer prompts gain"
+    )
+
+
+def _decoding(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    return (
+        f"{facts['percent']:.0f} % hits, {facts['throughput_percent']:+.0f} % throughput: decoding is"
+        f" {facts['decoding_percent']:.0f} % of a request's time, which no cache shortens"
+    )
+
+
+def _none(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+    return f"nothing: {facts['percent']:.0f} of the {facts['offered_percent']:.0f} % that came before were served"
+
+
+_SENTENCES: Mapping[str, Callable[[Leak, Facts, ServedShare | None], str]] = {
+    "unknown": _unknown,
+    "contradiction": _contradiction,
+    "nothing_offered": _nothing_offered,
+    "no_tier": _no_tier,
+    "tier_mirrors_device": _mirrors,
+    "caches_too_small": _too_small,
+    "no_size_helps": _no_size,
+    "routing": _routing,
+    "tier_idle": _idle,
+    "transfers_failed": _failed,
+    "not_found": _not_found,
+    "not_delivered": _not_delivered,
+    "device_serves_all": _device_serves_all,
+    "loading_slower": _loading_slower,
+    "decoding": _decoding,
+    "none": _none,
+}
+
+
+def _part(facts: Facts) -> str:
+    return f"{facts['percent']:.0f} of the {facts['offered_percent']:.0f} % that came before"
+
+
+def _tokens(tokens: Any) -> str:
+    return f"{tokens:,.0f} tokens"
+
+
+def _needed(facts: Facts) -> str:
+    """Return the size of a tier that would serve most of what is lost; "" where it is not known."""
+    blocks, size_bytes = facts["needed_blocks"], facts["needed_bytes"]
+    if math.isnan(blocks):
+        return ""
+    if math.isnan(size_bytes):
+        return f"{blocks:,.0f} blocks"
+    return str(Size(round(blocks), round(size_bytes)))

@@ -1,0 +1,136 @@
+"""The answer at a glance: tiles of one model, a table of several, what was checked, and the command to paste."""
+
+import dataclasses
+
+import pandas as pd
+import pytest
+from tests.unit.report import test_report as small
+from tests.unit.report.test_report_claims import CAMPAIGNS
+
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns
+from kveval.analysis.statistics import verdict_words as words
+from kveval.campaign.cell import Cell
+from kveval.report.answer import answer_of
+from kveval.report.data.campaign import Measured
+from kveval.report.data.check_counts import check_counts
+from kveval.report.data.comparisons import gain_text
+from kveval.report.sections import Tile
+from kveval.report.tiles import smaller_sizes
+
+COMMAND = "snakemake --cores 4 report"
+
+
+def tiles(name: str) -> tuple[Tile, ...]:
+    return answer_of(*CAMPAIGNS[name]()).tiles
+
+
+def sized(verdict: str) -> Measured:
+    """The mechanism's campaign, its larger tier compared with the smaller one."""
+    plan, facts = CAMPAIGNS["mechanism"]()
+    row = facts.comparison.iloc[0].to_dict() | Cell.from_path(plan.cells[2].path).row
+    row |= {"metric": "throughput_tok_s", "verdict": verdict}
+    row |= {"baseline": plan.cells[1].path}
+    return dataclasses.replace(facts, contrasts=pd.DataFrame([row]))
+
+
+def test_four_tiles_say_gain_latency_tier_and_checks() -> None:
+    gain, latency, tier, checks = tiles("mechanism")
+    assert gain.title == "native-offload 10K against no-offload"
+    assert "times (" in gain.value
+    assert gain.style == latency.style == "better"
+    assert latency.value.endswith(" ms")
+    assert "0.153 GiB (10,000 blocks)" in tier.value
+    assert checks.value == "3 runs each"
+    assert "checks passed" in checks.lines[0]
+
+
+def test_the_computed_size_is_stated_before_the_measured_one() -> None:
+    plan, facts = CAMPAIGNS["mechanism"]()
+    row = {"model": "Qwen3-0.6B", "enough_blocks": 4252, "enough_gib": 0.0649}
+    facts = dataclasses.replace(facts, predicted=pd.DataFrame([row]))
+    tier = answer_of(plan, facts).tiles[2]
+    assert tier.value == "0.0649 GiB (4,252 blocks)"
+    assert "as measured: 0.153 GiB (10,000 blocks)" in tier.lines
+
+
+@pytest.mark.parametrize(
+    ("verdict", "measured_size"),
+    [(words.PARITY, "0.00763 GiB"), (words.INCONCLUSIVE, "0.153 GiB")],
+)
+def test_a_smaller_tier_is_enough_only_where_parity_was_shown(
+    verdict: str, measured_size: str
+) -> None:
+    plan, _ = CAMPAIGNS["mechanism"]()
+    facts = sized(verdict)
+    assert measured_size in answer_of(plan, facts).tiles[2].value
+
+
+def test_where_nothing_is_better_the_tile_says_so() -> None:
+    facts = small.measured()
+    table = facts.comparison.assign(verdict=words.INCONCLUSIVE)
+    first, *rest = answer_of(
+        small.plan(), dataclasses.replace(facts, comparison=table)
+    ).tiles
+    assert first.value == "no arm is better"
+    assert any("native-offload 10K" in line for line in first.lines)
+    assert [tile.title for tile in rest] == ["runs and checks"]
+
+
+def test_several_models_have_a_row_each_and_no_tiles() -> None:
+    answer = answer_of(*CAMPAIGNS["contrasts"]())
+    assert answer.tiles == ()
+    assert answer.models is not None
+    assert [row[0] for row in answer.models.rows] == ["Qwen3-8B", "Qwen3-14B"]
+    assert answer.models.rows[0][1] == "no arm is better"
+    assert answer.models.rows[1][1] == "lmcache-valkey 20K"
+
+
+def test_checks_are_counted_by_name_and_failures_named() -> None:
+    plan, facts = small.plan(), small.measured()
+    counts = check_counts(plan, facts)
+    assert counts.in_words == f"all {counts.made} checks passed"
+    found = outcome_columns([Outcome("steadiness", "fail", "the rate fell")])
+    levels = facts.levels.copy()
+    levels.loc[levels.index[:2], list(found)] = list(found.values())
+    failed = check_counts(plan, dataclasses.replace(facts, levels=levels))
+    assert failed.passed == counts.passed - 1
+    assert list(failed.remarks()) == ["failed: `steadiness` 2 times"]
+
+
+@pytest.mark.parametrize(
+    ("command", "pasted"),
+    [
+        (COMMAND, f"{COMMAND} --config runs=6"),
+        (f"{COMMAND} --config site=s.yaml", f"{COMMAND} --config site=s.yaml runs=6"),
+        ("", ""),
+    ],
+)
+def test_the_next_step_is_a_command(command: str, pasted: str) -> None:
+    plan, facts = CAMPAIGNS["mechanism"]()
+    assert (
+        answer_of(dataclasses.replace(plan, command=command), facts).command == pasted
+    )
+
+
+def test_runs_of_elsewhere_are_not_measured_by_a_command() -> None:
+    plan, facts = CAMPAIGNS["mechanism"]()
+    plan = dataclasses.replace(plan, command=COMMAND, measures=False)
+    assert answer_of(plan, facts).command == ""
+
+
+def test_missing_runs_need_no_other_setting() -> None:
+    plan, facts = CAMPAIGNS["failing"]()
+    plan = dataclasses.replace(plan, command=COMMAND)
+    assert answer_of(plan, facts).command == COMMAND
+
+
+def test_a_gain_has_one_scale() -> None:
+    ends = {"low_percent": 90.0, "high_percent": 130.0}
+    assert gain_text({"effect_percent": 110.0, **ends}) == "2.1 times (1.9 to 2.3)"
+    assert gain_text({"effect_percent": 99.0, **ends}).startswith("+99 % (")
+
+
+def test_no_smaller_size_is_named_where_it_was_shown_to_differ() -> None:
+    facts = sized(words.BETTER)
+    (best,) = facts.contrasts.to_dict("records")
+    assert smaller_sizes(facts, best) == {}
