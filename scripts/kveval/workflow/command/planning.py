@@ -11,7 +11,6 @@ from kveval.host import hardware
 from kveval.host.errors import Failure
 from kveval.workflow.command.campaign import STORE, CampaignContext
 from kveval.workflow.command.output import Output
-from kveval.workflow.planning.changed_stacks import changed_stacks
 from kveval.workflow.planning.curve_files import CurveText
 from kveval.workflow.planning.host_room import known_room, room_problems
 from kveval.workflow.planning.order import planned_runs
@@ -52,8 +51,12 @@ def show_plan(
         for line in text.lines():
             output.line(line)
         text.write_table(table)
-        servers = list(changed_stacks(context.config, index)) if ask_servers else []
+        servers: list[str] = []
         if ask_servers:
+            # What asks servers takes a second to import.
+            from kveval.workflow.planning.changed_stacks import changed_stacks  # noqa: PLC0415
+
+            servers += changed_stacks(context.config, index)
             output.line("\nServers that run already:" if servers else NONE_RUNS)
             for line in servers:
                 output.line(line)
