@@ -24,7 +24,7 @@ from kveval.pcp.direct.prometheus import Exporter
 from kveval.pcp.direct.ranges import RANGES_FILE, Ranges, read_ranges
 from kveval.pcp.direct.samples import DirectFile
 from kveval.workflow.doctor.local import prometheus_findings
-from pcp_parquet.conversion.joining import join
+from pcp_parquet.parquet.joining import join
 from pcp_parquet.parquet.reading import LongFile, series
 
 START_S, END_S = 1_700_000_000, 1_700_000_300

@@ -9,8 +9,8 @@ from kveval.pcp.direct.ranges import RANGES_FILE
 from kveval.store.run_file import RunFileError
 from pcp_parquet.archive.problems import ArchiveError
 from pcp_parquet.conversion.conversion import convert, write_empty
-from pcp_parquet.conversion.joining import join
 from pcp_parquet.conversion.pcp2arrow import from_pcp2arrow
+from pcp_parquet.parquet.joining import join
 
 CONVERTERS = {"kveval": convert, "pcp2arrow": from_pcp2arrow}
 _MEASURED = "raw/pcp.tar.zst"
