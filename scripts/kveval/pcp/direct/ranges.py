@@ -1,4 +1,4 @@
-"""What a Prometheus that scrapes already has of a span of time, in the long form, under the names of its exporters.
+"""Values that a Prometheus has of a span of time, in the long form, under the names of its exporters.
 
 Asked once, when a run is over: GET /api/v1/query_range (https://prometheus.io/docs/prometheus/latest/querying/api). Each
 selector is asked for by itself, so that one without an answer costs no other. Nothing that goes wrong here ends a run.
@@ -52,7 +52,7 @@ _Series = tuple[str, dict[str, str], list[tuple[float, float]]]
 """A series of an answer: name, other labels, and its values by time in seconds."""
 
 
-class _Unusable(Exception):
+class _AnswerError(Exception):
     """An answer that has no values to be recorded; the message says why."""
 
 
@@ -76,7 +76,7 @@ def read_ranges(
             except HttpError as error:
                 # Its message has the address, which is nobody else's business.
                 ranges.problems.append(f"{text}: no answer ({error.__cause__})")
-            except _Unusable as error:
+            except _AnswerError as error:
                 ranges.problems.append(f"{text}: {error}")
     return ranges
 
@@ -89,7 +89,7 @@ def _read(
     span_s: tuple[float, float],
     key: str,
 ) -> None:
-    """Add what one selector has. Raises HttpError, _Unusable."""
+    """Add what one selector has. Raises HttpError, _AnswerError."""
     edges: dict[str, tuple[float, float]] = {}
     try:
         for begin_s, finish_s in _parts(*span_s):
@@ -97,7 +97,7 @@ def _read(
             for name, labels, values in answer:
                 if ranges.values + len(values) > _MOST_VALUES:
                     message = f"more than {_MOST_VALUES:,} values: select fewer series"
-                    raise _Unusable(message)
+                    raise _AnswerError(message)
                 for time_s, value in values:
                     sample = exporter.sample(name, labels, value)
                     ranges.samples[round(time_s * 1000) * 1_000_000].append(sample)
@@ -108,7 +108,7 @@ def _read(
     finally:
         ranges.series += len(edges)
     if not edges:
-        raise _Unusable("no series matches in this time")
+        raise _AnswerError("no series matches in this time")
     start_s, end_s = span_s[0] + _GAP_S, span_s[1] - _GAP_S
     short = [edge for edge in edges.values() if edge[0] > start_s or edge[1] < end_s]
     if short:
@@ -133,26 +133,26 @@ def _matrix(
     key: str,
     problems: list[str],
 ) -> list[_Series]:
-    """Return the series of one answer that have values in its time, sorted by time. Raises HttpError, _Unusable."""
+    """Return the series of one answer that have values in its time, sorted by time. Raises HttpError, _AnswerError."""
     query = {"query": selector, "start": begin_s, "end": finish_s, "step": STEP_S}
     address = f"{url}/api/v1/query_range?{urlencode(query)}"
     try:
         answer = json.loads(fetch(address, timeout_s=_ANSWER_S, key=key))
     except ValueError:
-        raise _Unusable("the answer is cut off, or no JSON") from None
+        raise _AnswerError("the answer is cut off, or no JSON") from None
     data = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(data, dict) or answer.get("status") != "success":
-        raise _Unusable("the answer is not that of a Prometheus")
+        raise _AnswerError("the answer is not that of a Prometheus")
     problems += [f"{selector}: {warning}" for warning in answer.get("warnings") or ()]
     if data.get("resultType") != "matrix":
-        raise _Unusable(f"answered with a {data.get('resultType')}")
+        raise _AnswerError(f"answered with a {data.get('resultType')}")
     try:
         found = [(dict(one["metric"]), list(one["values"])) for one in data["result"]]
         read = [(labels, sorted(_numbers(values))) for labels, values in found]
     except (LookupError, TypeError, ValueError) as error:
-        raise _Unusable(f"series without labels or values ({error})") from None
+        raise _AnswerError(f"series without labels or values ({error})") from None
     if any("__name__" not in labels for labels, _ in read):
-        raise _Unusable("is computed from series: name the series themselves")
+        raise _AnswerError("is computed from series: name the series themselves")
     series, outside = [], 0
     for labels, values in read:
         inside = [pair for pair in values if begin_s <= pair[0] <= finish_s]
