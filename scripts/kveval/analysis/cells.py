@@ -67,13 +67,16 @@ def common_level(
     return None
 
 
+def parse_names(joined: Any) -> list[str]:
+    """Return the names that a cell of a table lists, such as "errors;steadiness"; none for an empty cell."""
+    if not isinstance(joined, str):
+        return []
+    return [name for name in joined.split(";") if name]
+
+
 def parse_runs(joined: Any) -> list[int]:
-    """Return the runs that a cell of a table names, such as "1;2;4"; none for an empty cell."""
-    return (
-        [int(run) for run in joined.split(";") if run]
-        if isinstance(joined, str)
-        else []
-    )
+    """Return the runs that a cell of a table lists, such as "1;2;4"; none for an empty cell."""
+    return [int(run) for run in parse_names(joined)]
 
 
 @dataclass(frozen=True)

@@ -83,13 +83,18 @@ def campaign_result(
         not_assessed=gaps_of(plan, measured, empty),
         figures=_figures(plan, figures, empty),
         checks=check_findings(measured),
-        predictions=[_prediction(*gain) for gain in predicted_gains(plan, measured)],
+        predictions=prediction_results(plan, measured),
     )
 
 
 def comparison_results(measured: Measured) -> list[ReportedComparison]:
     """Return every comparison: arms with their baselines, then declared pairs of arms."""
     return [_comparison(row) for row in measured.all_comparisons.to_dict("records")]
+
+
+def prediction_results(plan: ReportPlan, measured: Measured) -> list[Prediction]:
+    """Return the predicted gain of each cell that was measured at that level, beside the measured one."""
+    return [_prediction(*gain) for gain in predicted_gains(plan, measured)]
 
 
 def check_findings(measured: Measured) -> list[CheckFinding]:
@@ -152,7 +157,7 @@ def _cell(plan: ReportPlan, measured: Measured, cell: Cell) -> ReportedCell:
         **cell.row,
         runs=[f"{run.measurement}/run-{run.run}" for run in runs],
         peak=_peak(plan, peaks.iloc[0]) if len(peaks) else None,
-        missing=None if runs else measured.failures.get(cell, "not measured"),
+        missing=None if runs else measured.why_missing(cell),
         device_cache_tokens=tiers.device if tiers else None,
         cpu_tier_tokens=tiers.cpu if tiers else None,
         working_set_tokens={str(level): size for level, size in working_set.items()},

@@ -4,6 +4,7 @@ import pandas as pd
 
 from kveval.analysis.cell_benefits import COLUMNS
 from kveval.campaign.cell import Cell
+from kveval.report.build_result import prediction_results
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.tables.reuse import memory_sentences, predicted_table
 
@@ -75,6 +76,19 @@ def test_a_row_has_the_predicted_and_the_measured_change() -> None:
         "+215 % (+180 to +250)",
     ]
     assert row[4:] == ["60 (40 to 80)", "72.0"]
+
+
+def test_the_result_has_the_predicted_and_the_measured_numbers() -> None:
+    [prediction] = prediction_results(PLAN, measured())
+    assert prediction.cell == TIERED
+    throughput = prediction.throughput_percent
+    assert (throughput.value, throughput.low, throughput.high) == (200, 150, 250)
+    assert prediction.measured_throughput_percent.value == 215
+    ttft_ms = prediction.ttft_ms_mean
+    assert (ttft_ms.value, ttft_ms.low, ttft_ms.high) == (60, 40, 80)
+    assert prediction.measured_ttft_ms_mean == 72
+    [alone] = prediction_results(PLAN, measured(compared=COMPARED.iloc[:0]))
+    assert alone.measured_throughput_percent is None
 
 
 def test_what_was_not_measured_has_no_row_and_what_was_not_compared_no_change() -> None:

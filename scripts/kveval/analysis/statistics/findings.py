@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
+from kveval.analysis.cells import parse_names
 from kveval.analysis.statistics.exclusions import Exclusion
 
 Severity = Literal["sound", "unknown", "qualifies", "indicates", "refuses"]
@@ -212,5 +213,4 @@ def read_exclusions(row: Mapping[Any, Any]) -> list[Exclusion]:
 
 def ground_codes(row: Mapping[Any, Any]) -> list[str]:
     """Return the codes of the grounds of a verdict, or of none, in a row of comparison.csv."""
-    text = row.get("grounds")
-    return text.split(";") if isinstance(text, str) and text else []
+    return parse_names(row.get("grounds"))

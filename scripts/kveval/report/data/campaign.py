@@ -197,6 +197,10 @@ class Measured:
         """The runs of a cell in their order."""
         return self._runs_by_cell.get(cell, ())
 
+    def why_missing(self, cell: Cell) -> str:
+        """The reason why a cell has no run."""
+        return self.failures.get(cell, "not measured")
+
     def tier_sizes(self, model: str | None = None) -> dict[Cell, Size]:
         """The sizes of the tiers in host memory, of the cells that have one; of one model if asked."""
         return tier_sizes(run for run in self.runs if model in (None, run.cell.model))

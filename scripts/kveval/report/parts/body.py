@@ -301,7 +301,7 @@ def missing_runs(plan: ReportPlan, measured: Measured) -> list[str]:
             details = (
                 [f"{runs} of {requested} runs", reason]
                 if runs
-                else [reason or "not measured"]
+                else [measured.why_missing(cell)]
             )
             lines.append(
                 f"{cell.model}, {cell.label}: {'; '.join(filter(None, details))}"

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from kveval.analysis.statistics.verdict_words import VERDICTS, WITHOUT_VERDICT
+from kveval.analysis.cells import parse_names
 from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
 
@@ -42,7 +42,7 @@ def _parts(value: Any) -> Any:
     """Return the parts of a text that `;` joins, none of a missing one."""
     if isinstance(value, list | tuple):
         return list(value)
-    return [part for part in (known_text(value) or "").split(";") if part]
+    return parse_names(value)
 
 
 Number = Annotated[float | None, BeforeValidator(known_number)]
@@ -76,6 +76,8 @@ class ReportedAnswer(ResultPart):
     question: str
     sentences: Annotated[list[str], Field(min_length=1, max_length=5)]
     next_steps: list[str]
+    command: str = ""
+    """what to paste for the first of the steps that a command takes; empty if none does"""
 
 
 class ReportedCampaign(ResultPart):
@@ -191,9 +193,8 @@ class ReportedComparison(ReportedCellName):
     metric: str
     family: Literal["primary", "exploratory", "primary, idle", "exploratory, idle"]
     """primary: p_holm is over all of the metric, else over those of the model; idle arms apart"""
-    verdict: Annotated[
-        str, Field(json_schema_extra={"enum": [*VERDICTS, *WITHOUT_VERDICT]})
-    ]
+    verdict: str
+    """a word of docs/verdicts.md; of an indicative verdict with what makes it so, in brackets"""
     against: ReportedCellName | None
     effect_percent: ReportedInterval
     """per cent of the cell it is compared with"""

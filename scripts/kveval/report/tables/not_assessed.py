@@ -90,14 +90,14 @@ def gaps_of(
 ) -> list[Gap]:
     """Return cells, comparisons and figures without a verdict or data; `empty`: figure -> reason."""
     step = "measure it: `report` measures only what is missing"
-    missing = {
-        cell: measured.failures.get(cell, "not measured")
-        for cell in plan.cells
-        if not measured.runs_of(cell)
-    }
+    missing = [cell for cell in plan.cells if not measured.runs_of(cell)]
     gaps = [
-        Gap(what=f"{cell.model}, {cell.label}", why=reason, settled_by=step)
-        for cell, reason in missing.items()
+        Gap(
+            what=f"{cell.model}, {cell.label}",
+            why=measured.why_missing(cell),
+            settled_by=step,
+        )
+        for cell in missing
     ]
     gaps += [
         *_open_comparisons(measured),

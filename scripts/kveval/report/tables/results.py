@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, kept_runs, rank_of
+from kveval.analysis.cells import THROUGHPUT, kept_runs, parse_names, rank_of
 from kveval.analysis.statistics import sentences
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import is_active
@@ -149,7 +149,7 @@ def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     for cell in plan.cells_of(model):
         requested, peak = plan.runs_of(cell), measured.peak_of(cell)
         if peak is None:
-            reason = measured.failures.get(cell, "not measured")
+            reason = measured.why_missing(cell)
             rows.append(
                 [
                     cell.label,
@@ -187,18 +187,15 @@ def _latency_means(rows: pd.DataFrame, *columns: str) -> str:
 def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
     if is_active(peak) is False:
         yield "**the arm was not active**"
-    failed = text_or_blank(peak["checks_failed"]).split(";")
-    if any(failed):
+    failed = parse_names(peak["checks_failed"])
+    if failed:
         yield f"failed: {', '.join(f'`{name}`' for name in failed)}"
 
 
 def _peak_level(peak: pd.Series[Any]) -> str:
     """The level of the peak; in brackets the levels that are as good, and "edge" for the first or last level."""
-    others = [
-        level
-        for level in str(peak["plateau"]).split(";")
-        if level and int(level) != peak["level"]
-    ]
+    levels = parse_names(peak["plateau"])
+    others = [level for level in levels if int(level) != peak["level"]]
     remarks = [f"or {', '.join(others)}"] if others else []
     remarks += [] if peak["bracketed"] else ["edge"]
     return " ".join([f"{peak['level']:.0f}", *(f"({remark})" for remark in remarks)])
