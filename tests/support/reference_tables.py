@@ -6,6 +6,7 @@
 <!-- leaks -->: the codes of where a cell loses hits
 <!-- stage sources -->: where the numbers of a waterfall's stages are from
 <!-- findings -->: the codes of what is found of a comparison, by input and effect
+<!-- verdicts -->, <!-- warnings -->: what the first screen of a report may say
 <!-- KV sizes -->: the bytes of the keys and values of every model of config/models.yaml, by dtype and ranks
 """
 
@@ -24,12 +25,14 @@ from kveval.analysis.statistics.findings import CODES, INPUTS, SEVERITIES
 from kveval.analysis.verdict_tables import CHECKS, RULES
 from kveval.analysis.waterfall import LEAKS, SOURCES
 from kveval.configuration.loading import load_config
+from kveval.report.vocabulary import VERDICTS, WARNINGS
 from kveval.workflow.command.kv_sizes import HEADINGS, kv_sizes
 
 # Keys of which one stands in place of those that are required.
 INSTEAD = {"extends", "import", "compare"}
 MARKED = re.compile(
-    r"^<!-- (keys of (\w+)|checks|exclusions|leaks|stage sources|findings|KV sizes) -->\n\n?((?:\|.*\n)*)",
+    r"^<!-- (keys of (\w+)|checks|exclusions|leaks|stage sources|findings|verdicts|warnings|KV sizes) -->"
+    r"\n\n?((?:\|.*\n)*)",
     re.MULTILINE,
 )
 
@@ -48,6 +51,8 @@ def _made(mark: str, entry: str | None) -> str:
         "leaks": _leaks,
         "stage sources": _stage_sources,
         "findings": _findings,
+        "verdicts": _verdicts,
+        "warnings": _warnings,
         "KV sizes": _kv_sizes,
     }
     return made[mark]()
@@ -85,6 +90,19 @@ def _findings() -> str:
         }
         rows.append((name or "no input", *codes.values()))
     return _table(("of", *SEVERITIES), rows)
+
+
+def _verdicts() -> str:
+    rows = [(verdict, meaning) for verdict, meaning in VERDICTS.items()]
+    return _table(("verdict", "what it says"), rows)
+
+
+def _warnings() -> str:
+    rows = [
+        (f"`{code}`", _cell(warning.meaning), _cell(warning.remedy))
+        for code, warning in WARNINGS.items()
+    ]
+    return _table(("code", "what is the case", "what removes it"), rows)
 
 
 def _kv_sizes() -> str:

@@ -12,7 +12,12 @@ from tests.support.document_checks import Document, Percentage, judge_document
 from tests.support.markdown import fixed_fragments, parts_of
 
 from kveval.analysis.levels.outcomes import Outcome
-from kveval.analysis.statistics.verdict_words import IDLE, VERDICTS, WITHOUT_VERDICT
+from kveval.analysis.statistics.verdict_words import (
+    IDLE,
+    PARITY,
+    VERDICTS,
+    WITHOUT_VERDICT,
+)
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.report import next_steps, parts
 from kveval.report.answer import answer_of
@@ -25,6 +30,7 @@ from kveval.report.tables.caches import tier_text
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
 from kveval.report.tables.not_assessed import gap_table, gaps_of
 from kveval.report.tiles import validity_sentence
+from kveval.report.vocabulary import NO_RELEVANT_DIFFERENCE
 
 
 def judge_report(
@@ -94,10 +100,17 @@ def document_of(
             str(HIGH_HITS),
             *_counts(measured),
             *_multiples(rows),
+            *_prompt_shares(measured),
         ],
         counts={"cells": len(plan.cells)},
         models=[*plan.models, *_hub_ids(plan), *measured.levels["model"].unique()],
     )
+
+
+def _prompt_shares(measured: Measured) -> list[str]:
+    """The shares of the prompt tokens, per cent, that sentences on lost hits have from waterfall.csv."""
+    percents = measured.waterfall["percent_of_prompts"].dropna()
+    return [f"{percent:.{digits}f}" for percent in percents for digits in (0, 1)]
 
 
 def fixed_words() -> list[str]:
@@ -168,6 +181,7 @@ def _verdicts_in(line: str) -> set[str]:
         for verdict in (*VERDICTS, *WITHOUT_VERDICT)
         if re.search(rf"\b{re.escape(verdict)}", line)
     }
+    verdicts |= {PARITY} if NO_RELEVANT_DIFFERENCE in line else set()
     return (
         verdicts - set(VERDICTS)
         if any(verdict in WITHOUT_VERDICT for verdict in verdicts)

@@ -16,6 +16,7 @@ from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import SET_BY_THE_LOAD
 from kveval.analysis.statistics.findings import read_exclusions
 from kveval.campaign.cell import Cell
+from kveval.report import vocabulary
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
     Measured,
@@ -33,7 +34,6 @@ from kveval.report.data.comparisons import (
     is_large,
     qualifier,
     values_text,
-    verdict_words,
 )
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import machine_descriptions
@@ -226,11 +226,11 @@ def _smaller(measured: Measured, best: Row) -> str:
         return ""
     row = rows_by_blocks[min(rows_by_blocks)]
     relation = (
-        "at parity with"
+        f"shows {vocabulary.NO_RELEVANT_DIFFERENCE} from"
         if row["verdict"] == words.PARITY
-        else "not shown to differ from"
+        else "is not shown to differ from"
     )
-    return f"; it is {relation} the smaller {baseline_label(row)}, {effect_text(row)}"
+    return f"; it {relation} the smaller {baseline_label(row)}, {effect_text(row)}"
 
 
 def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[str]:
@@ -238,7 +238,7 @@ def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[st
     phrases = {
         words.BETTER: "was shorter",
         words.WORSE: "was longer",
-        words.PARITY: "is at parity",
+        words.PARITY: f"shows {vocabulary.NO_RELEVANT_DIFFERENCE}",
     }
     for row in baseline_comparisons(plan, measured.comparison, TTFT):
         if (
@@ -247,38 +247,29 @@ def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[st
             and math.isfinite(row["effect_percent"])
         ):
             verdict = phrases.get(
-                row["verdict"], f"is undecided ({verdict_words(row)})"
+                row["verdict"], f"has no verdict ({vocabulary.verdict_text(row)})"
             )
             yield f"Its median TTFT {verdict}, {_change(row)}: {_means(measured, row)} ms."
 
 
 def _verdict_clauses(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
-    """Yield one clause per verdict with the arms that have it; arms without a verdict are grouped by reason."""
+    """Yield one clause per verdict with the arms that have it; arms with a reason are grouped by it."""
     phrases = {
-        words.BETTER: "better as well",
-        words.WORSE: "worse",
-        words.INCONCLUSIVE: "undecided",
+        vocabulary.BETTER: "better as well",
+        vocabulary.NO_RELEVANT_DIFFERENCE: _within_margin(plan),
     }
-    phrases[words.PARITY] = f"at parity within {100 * plan.margin:g} %"
     grouped: dict[str, list[str]] = {}
-    for row in sorted(
-        rows, key=lambda row: (*words.VERDICTS, row["verdict"]).index(row["verdict"])
-    ):
+    order = [*vocabulary.VERDICTS]
+    for row in sorted(rows, key=lambda row: order.index(vocabulary.verdict_of(row))):
         change = f" {_change(row)}" if math.isfinite(row["effect_percent"]) else ""
-        title = (
-            "no verdict"
-            if row["verdict"] in (words.NOT_ASSESSED, words.SINGLE_RUN)
-            else verdict_words(row)
-        )
-        why = (
-            f" ({row['reason']})"
-            if text_or_blank(row["reason"]) and row["verdict"] not in words.VERDICTS
-            else ""
-        )
-        grouped.setdefault(phrases.get(row["verdict"], f"{title}{why}"), []).append(
-            f"{_arm(row)}{change}"
-        )
+        verdict = vocabulary.verdict_text(row)
+        arms = grouped.setdefault(phrases.get(verdict, verdict), [])
+        arms.append(f"{_arm(row)}{change}")
     yield from (f"{title}: {abbreviate(names)}" for title, names in grouped.items())
+
+
+def _within_margin(plan: ReportPlan) -> str:
+    return f"{vocabulary.NO_RELEVANT_DIFFERENCE}, within {100 * plan.margin:g} %"
 
 
 def _hits(measured: Measured, rows: Sequence[Row]) -> Iterator[str]:
@@ -322,66 +313,54 @@ def _sentences_on_models(
     else:
         yield _none_better(rows, metric)
     for verdict in (words.WORSE, words.WORSE_IDLE):
+        of_verdict = _by_size_of_effect(rows, verdict)
         worse = [
-            f"{row['model']} with {_arm(row)} {_change(row)}"
-            for row in _by_size_of_effect(rows, verdict)
+            f"{row['model']} with {_arm(row)} {_change(row)}" for row in of_verdict
         ]
         if worse:
-            yield f"{verdict.capitalize()}: {abbreviate(worse)}."
-    parity = f"at parity within {100 * plan.margin:g} %"
-    counted = {
-        words.PARITY: parity,
-        words.IDLE: _most_cost(rows),
-        words.INCONCLUSIVE: "undecided",
-    }
-    yield from _count_sentence(rows, counted | {"": _unjudged_phrase(rows)})
-    decided = {
-        words.BETTER: "better",
-        words.WORSE: "worse",
-        words.WORSE_IDLE: "worse although idle",
-    }
-    decided |= {words.PARITY: "at parity"}
+            title = vocabulary.verdict_text(of_verdict[0])
+            yield f"{title[0].upper()}{title[1:]}: {abbreviate(worse)}."
+    yield from _count_sentence(plan, rows, [*vocabulary.VERDICTS][2:])
+    decided = [*vocabulary.VERDICTS][:3]
     for further_metric in (GOODPUT, TTFT) if metric == THROUGHPUT else (GOODPUT,):
-        yield from _count_sentence(
-            baseline_comparisons(plan, measured.comparison, further_metric), decided
-        )
+        compared = baseline_comparisons(plan, measured.comparison, further_metric)
+        yield from _count_sentence(plan, compared, decided)
 
 
-def _most_cost(rows: Sequence[Row]) -> str:
-    """The phrase for idle arms whose cost is bounded, with the largest bound."""
-    of_idle = [row for row in rows if row["verdict"] == words.IDLE]
-    return (
-        cost_text(max(of_idle, key=lambda row: float(row["cost_percent"])))
-        if of_idle
-        else ""
-    )
+def _count_sentence(
+    plan: ReportPlan, rows: Sequence[Row], verdicts: Sequence[str]
+) -> Iterator[str]:
+    """Yield a sentence with the number of comparisons that have each of these verdicts, of `vocabulary.VERDICTS`.
 
-
-def _unjudged_phrase(rows: Sequence[Row]) -> str:
-    """The phrase for comparisons without a verdict, with the most frequent reason."""
-    reasons = Counter(
-        text_or_blank(row["reason"])
-        for row in rows
-        if row["verdict"] not in words.VERDICTS
-    )
-    mostly = "mostly: " if len(reasons) > 1 else ""
-    return "".join(
-        f"without a verdict ({mostly}{reason})" for reason, _ in reasons.most_common(1)
-    )
-
-
-def _count_sentence(rows: Sequence[Row], phrases: Mapping[str, str]) -> Iterator[str]:
-    """Yield a sentence with the number of comparisons for each verdict of `said`; "" stands for none."""
-    counts = Counter(
-        row["verdict"] if row["verdict"] in words.VERDICTS else "" for row in rows
-    )
-    shown = ", ".join(
-        f"{counts[verdict]} {phrase}"
-        for verdict, phrase in phrases.items()
-        if counts[verdict]
-    )
+    Arms that are worse although idle have a sentence of their own.
+    """
+    grouped: dict[str, list[Row]] = {}
+    for row in (row for row in rows if row["verdict"] != words.WORSE_IDLE):
+        grouped.setdefault(vocabulary.verdict_of(row), []).append(row)
+    shown = [
+        f"{len(grouped[verdict])} {_counted(plan, verdict, grouped[verdict])}"
+        for verdict in verdicts
+        if verdict in grouped
+    ]
     if shown:
-        yield f"{METRIC_TITLES[rows[0]['metric']]}, of {len(rows)} comparisons with a baseline: {shown}."
+        title = METRIC_TITLES[rows[0]["metric"]]
+        count = f"of {len(rows)} comparisons with a baseline"
+        yield f"{title}, {count}: {', '.join(shown)}."
+
+
+def _counted(plan: ReportPlan, verdict: str, rows: Sequence[Row]) -> str:
+    """The verdict of several comparisons: with the largest cost of idle arms, or the most frequent reason."""
+    if verdict == vocabulary.NO_RELEVANT_DIFFERENCE:
+        return _within_margin(plan)
+    bounded = [row for row in rows if row["verdict"] == words.IDLE]
+    if len(bounded) == len(rows):
+        return cost_text(max(bounded, key=lambda row: float(row["cost_percent"])))
+    without = (row for row in rows if row["verdict"] not in words.VERDICTS)
+    reasons = Counter(filter(None, (text_or_blank(row["reason"]) for row in without)))
+    if not reasons:
+        return verdict
+    (reason, _), *others = reasons.most_common()
+    return f"{verdict} ({'mostly: ' if others else ''}{reason})"
 
 
 def _best_arm(rows: Sequence[Row]) -> str:

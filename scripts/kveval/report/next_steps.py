@@ -33,11 +33,13 @@ _WHILE_IDLE = "find out what slows it while its tier serves nothing; `check` com
 
 @dataclass(frozen=True)
 class NextStep:
-    """A step in words. `repeat`: the report's command takes it, with the campaign's `settings` changed (KEY=VALUE).
+    """A step in words, with the code of the warning that it answers (`vocabulary.WARNINGS`).
 
+    `repeat`: the report's command takes it, with the campaign's `settings` changed (KEY=VALUE).
     `first`: until this is done, that command would not help.
     """
 
+    code: str
     text: str
     repeat: bool = False
     settings: str = ""
@@ -83,10 +85,10 @@ def _missing(
     if absent:
         cells = _few([name(cell) for cell in absent])
         text = f"Measure the missing cells, {cells}: `report` measures only those."
-        yield NextStep(text, repeat=True)
+        yield NextStep("missing", text, repeat=True)
     elif runs > 0:
         text = f"Measure the {runs} missing runs: `report` measures only those."
-        yield NextStep(text, repeat=True)
+        yield NextStep("missing", text, repeat=True)
 
 
 def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[NextStep]:
@@ -101,6 +103,7 @@ def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[NextStep]:
     took = f"other programs took up to {most:.0f} % of this machine's processors in {count}"
     blocks = pluralize(disturbed.needed, "further block")
     yield NextStep(
+        "disturbed",
         f"Wait until the machine is quiet, then `kveval repeat --disturbed`, with the campaign's file: {took};"
         f" it plans {blocks}, one run of every cell each.",
         first=True,
@@ -111,17 +114,18 @@ def _without_verdict(
     rows: list[dict[Any, Any]], name: Callable[[Cell], str]
 ) -> Iterator[NextStep]:
     """Yield steps that would give verdicts, each with the arms without a verdict, or idle ones, that need it."""
-    steps: dict[str, list[str]] = {}
+    steps: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         open_ = row["verdict"] not in words.VERDICTS or _failed(row)
+        named = name(Cell.from_row(row))
         if open_ and not row.get("replicate"):
-            steps.setdefault(next_step_for(row), []).append(name(Cell.from_row(row)))
+            steps.setdefault(("no_verdict", next_step_for(row)), []).append(named)
         elif row["verdict"] == words.WORSE_IDLE:
-            steps.setdefault(_WHILE_IDLE, []).append(name(Cell.from_row(row)))
+            steps.setdefault(("slower_while_idle", _WHILE_IDLE), []).append(named)
         elif words.is_of_idle_arm(row) and not row.get("replicate"):
-            steps.setdefault(TO_BE_ACTIVE, []).append(name(Cell.from_row(row)))
-    for step, names in steps.items():
-        yield NextStep(f"For {_few(names)}: {step}.")
+            steps.setdefault(("idle", TO_BE_ACTIVE), []).append(named)
+    for (code, step), names in steps.items():
+        yield NextStep(code, f"For {_few(names)}: {step}.")
 
 
 def _failed(row: Mapping[Any, Any]) -> bool:
@@ -148,18 +152,18 @@ def _undecided(
         runs = max(*few.values(), max(int(row["runs"]) for row in open_) + 1)
         difference = f"a difference of {100 * plan.margin:g} % for {_few([*few])}"
         text = f"`runs: {runs:.0f}` would resolve {difference}."
-        yield NextStep(text, repeat=True, settings=f"runs={runs:.0f}")
+        yield NextStep("undecided", text, repeat=True, settings=f"runs={runs:.0f}")
     many = [named for named in needed if named not in few]
     if many:
         step = "longer levels, or a machine that does nothing else: at this spread, more runs are not enough"
-        yield NextStep(f"For {_few(many)}: {step}.")
+        yield NextStep("spread", f"For {_few(many)}: {step}.")
 
 
 def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[NextStep]:
     decided = [row for row in rows if row["verdict"] in words.VERDICTS]
     if decided and max(int(row["runs"]) for row in decided) < MIN_RUNS + 2:
         text = f"`runs: {MIN_RUNS + 2}` narrows the intervals; existing runs are kept."
-        yield NextStep(text, repeat=True, settings=f"runs={MIN_RUNS + 2}")
+        yield NextStep("few_runs", text, repeat=True, settings=f"runs={MIN_RUNS + 2}")
 
 
 def _edge(measured: Measured, name: Callable[[Cell], str]) -> Iterator[NextStep]:
@@ -170,11 +174,14 @@ def _edge(measured: Measured, name: Callable[[Cell], str]) -> Iterator[NextStep]
     if len(edge):
         names = _few([name(Cell.from_row(row)) for row in edge.to_dict("records")])
         where = "at which the highest throughput was measured"
-        yield NextStep(f"Add levels beyond the first or last, {where}: {names}.")
+        yield NextStep(
+            "peak_at_edge", f"Add levels beyond the first or last, {where}: {names}."
+        )
 
 
 def _miniature(measured: Measured) -> Iterator[NextStep]:
     if measured.runs[0].weights == "miniature":
         yield NextStep(
-            "The same campaign with `weights: full` on a GPU: a miniature does not show a GPU's speed."
+            "not_the_model",
+            "The same campaign with `weights: full` on a GPU: a miniature does not show a GPU's speed.",
         )

@@ -23,10 +23,10 @@ from kveval.report.data.comparisons import (
     gain_text,
     qualifier,
     values_text,
-    verdict_words,
 )
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.sections import Tile
+from kveval.report.vocabulary import verdict_text
 
 TTFT = "ttft_ms_p50"
 # A row of comparison.csv.
@@ -119,7 +119,7 @@ def _gain(measured: Measured, rows: Sequence[Row], best: Row | None) -> Tile:
     title = METRIC_TITLES[rows[0]["metric"]]
     if best is None:
         value = _NONE_BETTER if _judged(rows) else "no verdict yet"
-        lines = [f"{Cell.from_row(row).label}: {verdict_words(row)}" for row in rows]
+        lines = [f"{Cell.from_row(row).label}: {verdict_text(row)}" for row in rows]
         return Tile(title, value, [*lines[:3], *(["..."] if lines[3:] else [])])
     value, other = values_text(measured, best)
     unit = _UNITS.get(best["metric"], "ms")
@@ -149,7 +149,7 @@ def _first_token(
     if row is None:
         return
     value, other = values_text(measured, row)
-    verdict = ", ".join(filter(None, (verdict_words(row), qualifier(row))))
+    verdict = ", ".join(filter(None, (verdict_text(row), qualifier(row))))
     style = row["verdict"] if row["verdict"] in (words.BETTER, words.WORSE) else ""
     yield Tile(
         "median TTFT, before and after",

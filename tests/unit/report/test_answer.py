@@ -100,12 +100,12 @@ def test_a_gain_beyond_twice_is_said_in_times_alone() -> None:
     ("verdict", "words_said"),
     [
         (words.WORSE, "worse: native-offload 10K"),
-        (words.PARITY, "at parity within 5 %: native-offload 10K"),
-        (words.INCONCLUSIVE, "undecided: native-offload 10K"),
-        (words.NOT_EXERCISED, "not exercised (why): native-offload 10K"),
-        (words.NOT_ASSESSED, "no verdict (why): native-offload 10K"),
-        (words.SINGLE_RUN, "no verdict (why): native-offload 10K"),
-        (words.INDICATIVE, "indicative (why): native-offload 10K"),
+        (words.PARITY, "no relevant difference, within 5 %: native-offload 10K"),
+        (words.INCONCLUSIVE, "cannot tell yet: native-offload 10K"),
+        (words.NOT_EXERCISED, "idle (why): native-offload 10K"),
+        (words.NOT_ASSESSED, "not comparable (why): native-offload 10K"),
+        (words.SINGLE_RUN, "cannot tell yet (why): native-offload 10K"),
+        (words.INDICATIVE, "cannot tell yet (why): native-offload 10K"),
     ],
 )
 def test_a_verdict_is_said_as_it_is(verdict: str, words_said: str) -> None:
@@ -141,7 +141,7 @@ def test_a_bound_is_said_with_the_times() -> None:
         (
             words.PARITY,
             "native-offload/5000",
-            "; it is at parity with the smaller native-offload 5K, +3 % (-7",
+            "; it shows no relevant difference from the smaller native-offload 5K, +3 % (-7",
         ),
         (words.BETTER, "native-offload/5000", ""),
         (words.INCONCLUSIVE, "native-offload/20000", ""),

@@ -50,7 +50,7 @@ def test_a_slower_idle_arm_is_said_on_the_first_screen(tmp_path: Path) -> None:
     facts = campaign(np.log(0.61))
     screen = first_screen(*facts)
     effect = effect_text(of_arm(facts[1]))
-    assert f"- Worse although idle: idle 10K {effect}." in screen
+    assert f"- Idle, and worse: idle 10K {effect}." in screen
     assert "a larger tier" not in screen
     assert (
         "For idle 10K: find out what slows it while its tier serves nothing" in screen
@@ -82,7 +82,9 @@ def test_a_bounded_cost_is_said_with_its_number(tmp_path: Path) -> None:
 def test_an_undecided_cost_is_said_as_that_of_an_idle_arm(tmp_path: Path) -> None:
     facts = campaign(-0.02, sd=0.1)
     screen = first_screen(*facts)
-    assert f"- Undecided: idle 10K {effect_text(of_arm(facts[1]))}, idle." in screen
+    assert (
+        f"- Cannot tell yet: idle 10K {effect_text(of_arm(facts[1]))}, idle." in screen
+    )
     assert "a larger tier" in screen
     assert judged(tmp_path, *facts) == []
 
@@ -113,7 +115,7 @@ def test_of_several_models_idle_arms_are_named_and_counted(tmp_path: Path) -> No
     facts = measured(levels)
     cells = [cell.on(model) for model in models for cell in CELLS]
     screen = first_screen(plan(cells=cells), facts)
-    assert "- Worse although idle: Qwen3-0.6B with idle 10K -" in screen
+    assert "- Idle, and worse: Qwen3-0.6B with idle 10K -" in screen
     assert "of 2 comparisons with a baseline: 1 idle, costs at most " in screen
 
 

@@ -94,7 +94,9 @@ def test_checks_are_counted_by_name_and_failures_named() -> None:
     levels.loc[levels.index[:2], list(found)] = list(found.values())
     failed = check_counts(plan, dataclasses.replace(facts, levels=levels))
     assert failed.passed == counts.passed - 1
-    assert list(failed.remarks()) == ["failed: `steadiness` 2 times"]
+    (remark,) = failed.remarks()
+    path = Cell.from_row(levels.iloc[0].to_dict()).path
+    assert remark == f"failed: `steadiness` 2 times; `kveval show {path}`"
 
 
 @pytest.mark.parametrize(

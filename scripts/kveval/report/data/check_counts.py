@@ -10,6 +10,7 @@ from kveval.analysis import checks_campaign
 from kveval.analysis.levels import checks_import, checks_level, checks_run
 from kveval.analysis.levels.outcomes import COLUMNS, Severity, checks_in
 from kveval.analysis.system.metrics import SYSTEM_CHECKS
+from kveval.campaign.cell import Cell
 from kveval.host.findings import pluralize
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import IMPORTED
@@ -17,11 +18,15 @@ from kveval.store.run_file import IMPORTED
 
 @dataclass(frozen=True)
 class CheckCounts:
-    """`made`: the checks that apply to what was measured; `failed`, `warned`: a check's name -> how often it did."""
+    """`made`: the checks that apply to what was measured; `failed`, `warned`: a check's name -> how often it did.
+
+    `example`: a cell with a level that failed one, None without.
+    """
 
     made: int
     failed: Mapping[str, int]
     warned: Mapping[str, int]
+    example: Cell | None = None
 
     @property
     def passed(self) -> int:
@@ -36,13 +41,16 @@ class CheckCounts:
         return f"{self.passed} of {self.made} checks passed"
 
     def remarks(self) -> Iterator[str]:
-        """Yield what failed and what warned, with the number of times."""
-        for word, counts in (("failed", self.failed), ("warned", self.warned)):
-            names = [
-                f"`{name}` {pluralize(count, 'time')}" for name, count in counts.items()
-            ]
-            if names:
-                yield f"{word}: {', '.join(names)}"
+        """Yield what failed, with the number of times and the command that shows one, and how many others warned."""
+        names = [
+            f"`{name}` {pluralize(count, 'time')}"
+            for name, count in self.failed.items()
+        ]
+        if names:
+            where = f"; `kveval show {self.example.path}`" if self.example else ""
+            yield f"failed: {', '.join(names)}{where}"
+        if others := {*self.warned} - {*self.failed}:
+            yield f"{len(others)} [warned](#checks)"
 
 
 def check_counts(plan: ReportPlan, measured: Measured) -> CheckCounts:
@@ -56,7 +64,16 @@ def check_counts(plan: ReportPlan, measured: Measured) -> CheckCounts:
         made += len(SYSTEM_CHECKS)
     if "check" in measured.checks:
         made += len(checks_in(checks_campaign))
-    return CheckCounts(made, _counts(measured, "fail"), _counts(measured, "warn"))
+    counts = _counts(measured, "fail"), _counts(measured, "warn")
+    return CheckCounts(made, *counts, _example(measured))
+
+
+def _example(measured: Measured) -> Cell | None:
+    column = COLUMNS["fail"]
+    if column not in measured.levels:
+        return None
+    failed = measured.levels[measured.levels[column].fillna("") != ""]
+    return Cell.from_row(failed.iloc[0].to_dict()) if len(failed) else None
 
 
 def _counts(measured: Measured, severity: Severity) -> dict[str, int]:

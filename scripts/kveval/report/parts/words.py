@@ -11,15 +11,15 @@ WORDS = Table(
             " over those of a model and quantity",
         ],
         [
-            "parity",
+            "no relevant difference, parity",
             "the difference is significantly smaller than the margin (two one-sided tests)",
         ],
         [
-            "inconclusive, undecided",
+            "cannot tell yet, inconclusive, undecided",
             "neither a difference nor parity was shown; more runs or longer levels are needed",
         ],
         [
-            "not assessed",
+            "not comparable, not assessed",
             "no verdict is possible, for the reason given; an effect given with it describes these runs only",
         ],
         [

@@ -1,0 +1,109 @@
+"""The vocabulary of the first screen: six verdicts, and at most twelve warnings, each with what removes it.
+
+docs/verdicts.md has both as tables made from here. A table further down may say more; every check that is not among the
+warnings is counted ("61 checks passed") and listed in an appendix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kveval.analysis.statistics import verdict_words as words
+from kveval.report.data.campaign import text_or_blank
+from kveval.report.data.comparisons import cost_text
+
+BETTER, WORSE = words.BETTER, words.WORSE
+NO_RELEVANT_DIFFERENCE = "no relevant difference"
+CANNOT_TELL_YET = "cannot tell yet"
+IDLE = "idle"
+NOT_COMPARABLE = "not comparable"
+
+VERDICTS: Mapping[str, str] = {
+    BETTER: "the difference was shown, and is a gain",
+    WORSE: "the difference was shown, and is a loss",
+    NO_RELEVANT_DIFFERENCE: "the difference was shown to be smaller than the margin",
+    CANNOT_TELL_YET: "neither was shown; what would show it is among the warnings",
+    IDLE: "the arm's tier served next to nothing; with what it costs at most, or that it is worse all the same",
+    NOT_COMPARABLE: "the two sides differ in more than the arm, or too few of their runs count; with the reason",
+}
+"""The six verdicts of the first screen -> what each means."""
+
+_OF_COLUMN = {
+    **{word: word for word in (BETTER, WORSE)},
+    words.PARITY: NO_RELEVANT_DIFFERENCE,
+    **dict.fromkeys((words.WORSE_IDLE, words.IDLE, words.NOT_EXERCISED), IDLE),
+    words.NOT_ASSESSED: NOT_COMPARABLE,
+}
+
+
+def verdict_text(row: Mapping[Any, Any]) -> str:
+    """Return the verdict of a comparison as the first screen words it, with what an idle arm costs.
+
+    With the reason where that is what a reader needs; a verdict that is only indicated is named as such.
+    """
+    verdict, indication = verdict_of(row), text_or_blank(row.get("indication"))
+    if row["verdict"] == words.IDLE:
+        return cost_text(row)
+    if row["verdict"] == words.WORSE_IDLE:
+        return f"{IDLE}, and worse"
+    stated = f"{verdict}, indicates {indication}" if indication else verdict
+    reason = text_or_blank(row["reason"])
+    has_reason = bool(reason) and row["verdict"] not in words.VERDICTS
+    return f"{stated} ({reason})" if has_reason else stated
+
+
+def verdict_of(row: Mapping[Any, Any]) -> str:
+    """Return the one of VERDICTS that a row of comparison.csv stands for."""
+    return _OF_COLUMN.get(str(row["verdict"]), CANNOT_TELL_YET)
+
+
+@dataclass(frozen=True)
+class ReaderWarning:
+    """A warning of the first screen: what is the case, and what removes it, a command or a line of a campaign's YAML."""
+
+    meaning: str
+    remedy: str
+
+
+WARNINGS: Mapping[str, ReaderWarning] = {
+    "missing": ReaderWarning(
+        "cells or runs that the campaign asks for were not measured",
+        "`snakemake --cores 4 report`",
+    ),
+    "disturbed": ReaderWarning(
+        "other programs took the host's processors during the levels",
+        "`kveval repeat --disturbed`, once the machine is quiet",
+    ),
+    "machines_differ": ReaderWarning(
+        "the runs are of different machines",
+        "`snakemake --cores 4 report` on one machine",
+    ),
+    "check_failed": ReaderWarning(
+        "levels failed a check and enter no verdict", "`kveval show MODEL/ARM/BLOCKS`"
+    ),
+    "no_verdict": ReaderWarning(
+        "an arm has no verdict", "the step that the warning names, for its reason"
+    ),
+    "slower_while_idle": ReaderWarning(
+        "an arm is worse although its tier served nothing",
+        "`kveval check` compares two builds of the server",
+    ),
+    "idle": ReaderWarning("a tier served next to nothing", "`cpu_gib: [...]`, larger"),
+    "few_runs": ReaderWarning("intervals are wide: there are few runs", "`runs: 5`"),
+    "undecided": ReaderWarning(
+        "a difference is neither shown nor excluded", "`runs: N`"
+    ),
+    "spread": ReaderWarning(
+        "at this spread, more runs are not enough to decide", "`seconds:`, longer"
+    ),
+    "peak_at_edge": ReaderWarning(
+        "the highest throughput lies on the first or last level",
+        "`levels: [...]`, wider",
+    ),
+    "not_the_model": ReaderWarning(
+        "a model with random weights was served in place of the named one",
+        "`server: {weights: full}`",
+    ),
+}

@@ -1,0 +1,71 @@
+"""What a reader meets first is a closed list: six verdicts and at most twelve warnings, each with what removes it."""
+
+import inspect
+import re
+
+import pytest
+from tests.unit.report.test_report_claims import CAMPAIGNS
+
+from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.statistics import verdict_words as words
+from kveval.report import next_steps
+from kveval.report.vocabulary import (
+    CANNOT_TELL_YET,
+    IDLE,
+    NO_RELEVANT_DIFFERENCE,
+    NOT_COMPARABLE,
+    VERDICTS,
+    WARNINGS,
+    verdict_of,
+    verdict_text,
+)
+
+# Warnings that are no next step: a note above the question, and a line of the tile of checks.
+ELSEWHERE = {"machines_differ", "check_failed"}
+
+
+def test_there_are_few() -> None:
+    assert len(VERDICTS) == 6
+    assert len(WARNINGS) <= 12
+
+
+def test_every_warning_names_a_command_or_a_line_of_yaml() -> None:
+    remedies = {code: warning.remedy for code, warning in WARNINGS.items()}
+    del remedies[
+        "no_verdict"
+    ]  # Its remedy depends on the reason, which the warning has.
+    assert all(re.search("`.+`", remedy) for remedy in remedies.values())
+
+
+def test_every_step_answers_a_warning_of_the_list() -> None:
+    source = inspect.getsource(next_steps)
+    codes = {*re.findall(r'NextStep\(\s*"(\w+)"', source)}
+    codes |= {*re.findall(r'setdefault\(\("(\w+)"', source)}
+    assert codes | ELSEWHERE == {*WARNINGS}
+
+
+@pytest.mark.parametrize("name", CAMPAIGNS)
+def test_no_report_has_another(name: str) -> None:
+    plan, measured = CAMPAIGNS[name]()
+    steps = next_steps.next_steps(plan, measured, THROUGHPUT)
+    assert {step.code for step in steps} <= {*WARNINGS}
+    for row in measured.comparison.to_dict("records"):
+        assert verdict_of(row) in VERDICTS
+
+
+@pytest.mark.parametrize(
+    ("verdict", "shown"),
+    [
+        (words.BETTER, "better"),
+        (words.PARITY, NO_RELEVANT_DIFFERENCE),
+        (words.INCONCLUSIVE, CANNOT_TELL_YET),
+        (words.INDICATIVE, f"{CANNOT_TELL_YET}, indicates better (why)"),
+        (words.SINGLE_RUN, f"{CANNOT_TELL_YET}, indicates better (why)"),
+        (words.NOT_ASSESSED, f"{NOT_COMPARABLE}, indicates better (why)"),
+        (words.WORSE_IDLE, f"{IDLE}, and worse"),
+    ],
+)
+def test_a_verdict_has_the_reason_where_it_is_needed(verdict: str, shown: str) -> None:
+    indication = "" if verdict in words.VERDICTS else "better"
+    row = {"verdict": verdict, "reason": "why", "indication": indication}
+    assert verdict_text(row) == shown
