@@ -153,6 +153,7 @@ def _job(args: argparse.Namespace, config: Config) -> Job:
         campaign=campaign.name,
         site=campaign.cluster,
         existing=campaign.existing.get(cell.scenario),
+        prometheus=campaign.prometheus,
         pointers=[campaign_pointer(config, *run) for run in planned_runs(config)],
         known_defects=config.catalogue.known_defects,
     )

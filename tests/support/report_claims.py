@@ -100,10 +100,17 @@ def document_of(
             str(HIGH_HITS),
             *_counts(measured),
             *_multiples(rows),
+            *_prompt_shares(measured),
         ],
         counts={"cells": len(plan.cells)},
         models=[*plan.models, *_hub_ids(plan), *measured.levels["model"].unique()],
     )
+
+
+def _prompt_shares(measured: Measured) -> list[str]:
+    """The shares of the prompt tokens, per cent, that sentences on lost hits have from waterfall.csv."""
+    percents = measured.waterfall["percent_of_prompts"].dropna()
+    return [f"{percent:.{digits}f}" for percent in percents for digits in (0, 1)]
 
 
 def fixed_words() -> list[str]:

@@ -356,6 +356,19 @@ class ExistingServer(Strict):
     """false: each request of the load says that nothing is to be loaded from the tier for it; the server goes on storing"""
 
 
+class PrometheusServer(Strict):
+    """A Prometheus that scrapes already what a recording of this host does not see, such as GPUs and nodes."""
+
+    url: Address = Field(description="its address: http://HOST:PORT")
+    key: VariableName | None = None
+    """environment variable with the token that it asks for; written nowhere"""
+    series: Annotated[
+        dict[VariableName, Annotated[tuple[Text, ...], Field(min_length=1)]],
+        Field(min_length=1),
+    ]
+    """selectors of series, by the name that their exporter has in recordings: {dcgm: ['DCGM_FI_DEV_GPU_UTIL']}"""
+
+
 class Campaign(Strict):
     """One evaluation."""
 
@@ -389,6 +402,8 @@ class Campaign(Strict):
     """with switches: command for the shell that brings back what was in service before, when snakemake has ended"""
     restore_limit_s: PositiveNumber = 600.0
     """seconds for that command"""
+    prometheus: PrometheusServer | None = None
+    """asked after each run for what only it has of that time; no part of a measurement's id"""
     workload: Name = Field(
         description="the load: an entry of workloads.yaml, or of workloads"
     )
@@ -476,6 +491,9 @@ class Campaign(Strict):
             message = f"cluster and server.release belong to engine kubernetes, not to {self.engine}"
             yield Mistake(message, "cluster_alone")
         yield from self._existing_mistakes()
+        if self.engine == "kubernetes" and self.prometheus is not None:
+            message = "prometheus is for engines local and existing; on a cluster every node is recorded itself"
+            yield Mistake(message, "prometheus_on_cluster")
         if (
             self.prices is not None
             and self.prices.host_hour_usd is None

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.campaign.builds import ArmBuild
-from kveval.campaign.campaign_file import ExistingServer
+from kveval.campaign.campaign_file import ExistingServer, PrometheusServer
 from kveval.campaign.catalogue import KnownDefect
 from kveval.campaign.site import Cluster
 from kveval.campaign.specification import Specification
@@ -41,6 +41,8 @@ class Job:
     """The cluster, for engine kubernetes."""
     existing: ExistingServer | None = None
     """What answers already, for engine existing."""
+    prometheus: PrometheusServer | None = None
+    """What scrapes already, asked once the run is over."""
     pointers: Sequence[Path] = ()
     """Paths of the pointers of all the campaign's runs; a run writes its pointer when it is measured."""
     known_defects: Mapping[str, KnownDefect] = field(default_factory=dict)

@@ -278,7 +278,8 @@ def test_the_most_frequent_failed_transfer_has_the_remedy(
 def test_hits_without_throughput_are_said_as_such() -> None:
     facts = dataclasses.replace(TIERED, throughput_percent=6.0, decoding_percent=92.0)
     said = leak_sentence(leak(facts, found=890, delivered=890))
-    assert said.startswith("89 % hits, +6 % throughput: decoding is 92 %")
+    hits = "89.0 % of the prompt tokens were hits, with +6 % of throughput"
+    assert said.startswith(f"{hits}: decoding is 92 %")
 
 
 def test_a_size_that_is_not_known_is_not_named() -> None:

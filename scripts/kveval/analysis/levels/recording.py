@@ -5,10 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from kveval.pcp.direct.ranges import RANGES_FILE
 from kveval.store.run_file import RunFileError
 from pcp_parquet.archive.problems import ArchiveError
 from pcp_parquet.conversion.conversion import convert, write_empty
 from pcp_parquet.conversion.pcp2arrow import from_pcp2arrow
+from pcp_parquet.parquet.joining import join
 
 CONVERTERS = {"kveval": convert, "pcp2arrow": from_pcp2arrow}
 _MEASURED = "raw/pcp.tar.zst"
@@ -28,6 +30,8 @@ def convert_recording(directory: Path, output: Path, converter: str = "kveval") 
         (shutil.copyfile if archive.suffix == ".parquet" else CONVERTERS[converter])(
             archive, output
         )
+        if (more := directory / RANGES_FILE).exists():
+            join(output, more, output)
         return
     start_ns, finish_ns = (round(edge * 1e9) for edge in facts["window"])
     sources = [directory / name for name in facts["sources"]]

@@ -4,7 +4,7 @@ Names, semantics and units follow pmdaopenmetrics(1) of PCP 6 and 7: openmetrics
 instance "NUMBER LABEL:VALUE ..." with the labels in order, and units by the words of the name.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -26,20 +26,30 @@ class Exporter:
         """Yield every value of a text in Prometheus' format. ValueError where it is not one."""
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                metric = f"openmetrics.{self._source}.{sample.name.replace(':', '.')}"
-                about = self._known.get(metric)
-                if about is None:
-                    about = self._known[metric] = describe(
-                        sample.name, family.type, family.documentation
-                    )
-                yield DirectSample(
-                    metric,
-                    self._instance(metric, sample.labels),
+                yield self.sample(
+                    sample.name,
+                    sample.labels,
                     float(sample.value),
-                    about,
+                    family.type,
+                    family.documentation,
                 )
 
-    def _instance(self, metric: str, labels: dict[str, str]) -> str | None:
+    def sample(
+        self,
+        name: str,
+        labels: Mapping[str, str],
+        value: float,
+        kind: str = "unknown",
+        documentation: str = "",
+    ) -> DirectSample:
+        """Return one value; `kind` and `documentation` are its family's type and help."""
+        metric = f"openmetrics.{self._source}.{name.replace(':', '.')}"
+        about = self._known.get(metric)
+        if about is None:
+            about = self._known[metric] = describe(name, kind, documentation)
+        return DirectSample(metric, self._instance(metric, labels), value, about)
+
+    def _instance(self, metric: str, labels: Mapping[str, str]) -> str | None:
         if not labels:
             return None
         text = " ".join(f"{name}:{value}" for name, value in sorted(labels.items()))

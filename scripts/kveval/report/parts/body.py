@@ -40,7 +40,7 @@ from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import arms_table, baselines_of, strategy_table
 from kveval.report.tables.reuse import memory_sentences, predicted_table
 from kveval.report.tables.value import cost_table, goodput_level, goodput_table
-from kveval.report.tables.waterfall import waterfall_table
+from kveval.report.tables.waterfall import leak_sentences, waterfall_table
 from kveval.report.tiles import validity_sentence
 
 NOTES = {
@@ -72,6 +72,7 @@ LENGTHS = (
     " beyond copying and computing. From these follows the length from which loading a prefix is faster than computing"
     " it again."
 )
+LOST = "Where most is lost, and what to do"
 WATERFALL = (
     "Per cent of the prompt tokens, each stage at most the one before: computed from the requests that were sent and"
     " the sizes of the caches, then counted by the servers over the whole level, warm-up included. Blank: not known. In"
@@ -161,9 +162,12 @@ def main_sections(
     yield Section("By model", [*overview, *_models(plan, measured, pictures)])
     yield from _one_request(plan, measured)
     stages = [*split_by_model(waterfall_table(plan, measured))]
+    if stages:
+        leaks = Bullets([*leak_sentences(plan, measured)])
+        stages += [*headed(LOST, leaks), *pictures.of_section("reuse")]
     yield from section_unless_empty(
         "Where hits are lost",
-        [*stages, *(pictures.of_section("reuse") if stages else [])],
+        stages,
         WATERFALL,
     )
     bought = [*split_by_model(predicted_table(plan, measured))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -33,19 +33,16 @@ STAGE_WORDS: Mapping[str, str] = {
     "delivered": "what was delivered",
 }
 _SAVED = "prefill saved, s a run"
-_LEAK = "where most is lost, and what to do"
 # A row of waterfall.csv.
 Row = Mapping[Any, Any]
 
 
 def waterfall_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Return a row per cell: its stages in per cent of the prompt tokens, seconds saved, and the leak as a sentence.
+    """Return a row per cell: its stages in per cent of the prompt tokens, and the seconds saved.
 
     No rows where nothing is known of any cell but what was found.
     """
     table = measured.waterfall
-    leaks = read_leaks(table)
-    shares = _shares_at_common_level(measured)
     rows = []
     by_cell = tables_by_cell(table)
     for cell in plan.ordered_cells:
@@ -58,15 +55,32 @@ def waterfall_table(plan: ReportPlan, measured: Measured) -> Table:
                 *(cell.model, cell.label),
                 *(_percent_text(stages.get(name)) for name in _STAGES),
                 _seconds_text(stages["saved"]),
-                leak_sentence(leaks[cell], shares.get(cell)),
             ]
         )
-    header = ["model", "arm", *_STAGES.values(), _SAVED, _LEAK]
-    if all(leak.code == "unknown" for leak in leaks.values()):
+    header = ["model", "arm", *_STAGES.values(), _SAVED]
+    if not _says_something(table):
         return Table(header, [])
-    return Table(
-        header, rows, frozenset(range(2, len(header) - 1))
-    ).without_blank_columns()
+    numbers = frozenset(range(2, len(header)))
+    return Table(header, rows, numbers).without_blank_columns()
+
+
+def leak_sentences(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+    """Yield a sentence per cell that has a row: where most of its hits are lost, and what to do."""
+    table = measured.waterfall
+    if not _says_something(table):
+        return
+    shares = _shares_at_common_level(measured)
+    leaks = read_leaks(table)
+    several = len(plan.models_by_size) > 1
+    for cell in plan.ordered_cells:
+        if cell in leaks:
+            name = f"{cell.model}, {cell.label}" if several else cell.label
+            yield f"{name}: {leak_sentence(leaks[cell], shares.get(cell))}."
+
+
+def _says_something(table: pd.DataFrame) -> bool:
+    """Return whether more is known of any cell than what was found."""
+    return any(leak.code != "unknown" for leak in read_leaks(table).values())
 
 
 def _shares_at_common_level(measured: Measured) -> dict[Cell, ServedShare]:
@@ -215,14 +229,15 @@ def _device_serves_all(_: Leak, facts: Facts, __: ServedShare | None) -> str:
 
 def _loading_slower(_: Leak, facts: Facts, __: ServedShare | None) -> str:
     return (
-        f"{facts['percent']:.0f} % hits, and a prompt takes as long from the tier as computed:"
+        f"{facts['percent']:.1f} % of the prompt tokens were hits, and a prompt takes as long from the tier as computed:"
         " only a faster tier or longer prompts gain"
     )
 
 
 def _decoding(_: Leak, facts: Facts, __: ServedShare | None) -> str:
     return (
-        f"{facts['percent']:.0f} % hits, {facts['throughput_percent']:+.0f} % throughput: decoding is"
+        f"{facts['percent']:.1f} % of the prompt tokens were hits, with {facts['throughput_percent']:+.0f} % of"
+        " throughput: decoding is"
         f" {facts['decoding_percent']:.0f} % of a request's time, which no cache shortens"
     )
 

@@ -21,6 +21,7 @@ from kveval.workflow.doctor.local import (
     examine_local,
     local_facts,
     module_findings,
+    prometheus_findings,
 )
 from kveval.workflow.planning.costs import cost
 from kveval.workflow.planning.host_room import declared_room, room_problems
@@ -73,6 +74,7 @@ def diagnose(
     specifications = [config.specification(cell) for cell in config.cells]
     facts = local_facts(specifications, config, store, server_environment)
     if config.campaign.engine == "existing":
+        found += prometheus_findings(config)
         return [*found, *examine_existing(config, specifications, facts)]
     builds = (
         [
@@ -82,7 +84,8 @@ def diagnose(
         if not isinstance(facts.versions, Failure)
         else ()
     )
-    return [*found, *examine_local(config, specifications, facts), *builds]
+    found += [*examine_local(config, specifications, facts), *builds]
+    return [*found, *prometheus_findings(config)]
 
 
 def _declared_host(config: Config) -> Iterator[Finding]:

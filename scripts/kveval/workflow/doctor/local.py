@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -34,6 +35,7 @@ from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
 from kveval.host.setup import ready
 from kveval.host.shipped import shipped_folder
+from kveval.pcp.direct.ranges import read_ranges
 from kveval.pcp.installation import installed_pcp
 from kveval.stacks.registry import SERVERS
 from kveval.stacks.versions import same_release
@@ -448,6 +450,25 @@ def module_findings(config: Config, installed: Path) -> Iterator[Finding]:
         elif build is not None:
             continue
         yield _module_finding(arm, names, environment, program.plugins)
+
+
+def prometheus_findings(config: Config) -> Iterator[Finding]:
+    """Yield what the campaign's Prometheus has of the last minute, if it names one."""
+    prometheus, check = config.campaign.prometheus, "prometheus"
+    if prometheus is None:
+        return
+    if prometheus.key and not os.environ.get(prometheus.key):
+        said = f"{prometheus.key}, its key, is not set"
+        yield error(check, said, f"export {prometheus.key}=...", "no_key")
+        return
+    key, now_s = os.environ.get(prometheus.key or "", ""), time.time()
+    minute = now_s - 60, now_s
+    ranges = read_ranges(prometheus.url, prometheus.series, *minute, key)
+    if ranges.series:
+        yield ok(check, f"{ranges.series} series of the last minute")
+    for problem in ranges.problems:
+        fix = "prometheus.url, prometheus.series: runs are measured without what is missing"
+        yield warning(check, problem, fix, "no_series")
 
 
 def _module_finding(

@@ -84,7 +84,10 @@ def deployer(
     )
     environment = stand_in_environment(tmp_path / "server")
     job = SimpleNamespace(
-        specification=specification, server_environment=environment, secrets=()
+        specification=specification,
+        server_environment=environment,
+        secrets=(),
+        required_names=[],
     )
     (tmp_path / "raw").mkdir()
     with (
