@@ -19,7 +19,7 @@ from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
-from kveval.report.files import APPENDICES
+from kveval.report.files import APPENDICES, COMMAND_VARIABLE
 from kveval.workflow.brief_log import shorten_log
 from kveval.workflow.campaign_source import (
     campaign_source,
@@ -110,7 +110,11 @@ ALL_RUNS = f"{ANALYSIS}/runs.jsonl.zst"
 CELL_FOLDERS = [f"{RESULTS}/{cell.path}" for cell in RUNS.cells]
 MODELS, FIGURE_FAMILIES = campaign_models(RUNS), figure_families(RUNS)
 SETTINGS = report_settings(RUNS)
-COMMAND = report_command(INVOCATION.configfiles, GIVEN.get("site"))
+# In the environment of the jobs, also of those that read this file again: as a parameter it would make a report out of
+# date as soon as somebody asks for it from another folder.
+os.environ.setdefault(
+    COMMAND_VARIABLE, report_command(INVOCATION.configfiles, GIVEN.get("site"))
+)
 # The file that stands for a run in the analysis, and the run's files that are inputs where jobs share no folder.
 RUN_POINTER, RUN_FILES = (
     ("measurement.json", [])

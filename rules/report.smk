@@ -121,7 +121,6 @@ rule write_report:
         failures=failures_so_far,
         pilots=pilots_so_far,
         metrics=METRICS,
-        command=COMMAND,
         measures=not RUNS.elsewhere.runs,
         library=code_behind("write_report", beside=[METRICS]),
     message:

@@ -1,5 +1,6 @@
 """Write REPORT.md and report.html."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,7 +8,7 @@ from kveval.analysis.peaks import read_table
 from kveval.campaign.cell import Cell
 from kveval.report.data.reading import read_measured, read_metrics, read_report_plan
 from kveval.report.figures.names import drawn_figures
-from kveval.report.files import PAGE
+from kveval.report.files import COMMAND_VARIABLE, PAGE
 from kveval.report.html.page import write_page
 from kveval.report.report import write_report
 from kveval.workflow.failed_tables import reasons
@@ -29,8 +30,8 @@ if __name__ == "__main__":
     failures |= reasons(map(Path, inputs.cells))
     measured = replace(measured, failures=failures, predicted=predicted)
     figures, lacking = drawn_figures(map(Path, inputs.figures))
-    command = {"command": params.command, "measures": params.measures}
-    settings = {**params.plan, **command}
+    command = os.environ.get(COMMAND_VARIABLE, "")
+    settings = {**params.plan, "command": command, "measures": params.measures}
     plan = read_report_plan(settings, read_metrics(Path(params.metrics)))
     root = write_report(plan, measured, figures, output, lacking)
     write_page(plan, measured, root, figures, output.with_name(PAGE))

@@ -36,6 +36,7 @@ STAGES = ("prompts", "offered", "held", "routed", "found", "delivered", "saved")
 _COMPARED = STAGES[:6]
 COUNTED, COMPUTED, UNKNOWN = "counted", "computed from requests", "unknown"
 TIMED, RATED = "single requests", "prefill rate"
+_TIMED = ("ttft_ms_median", "prompt_tokens", "served_tokens")
 SOURCES: Mapping[str, str] = {
     COUNTED: "the servers' own counters over the level",
     COMPUTED: "the requests that were sent, the sizes of the caches and how requests are routed",
@@ -290,7 +291,8 @@ def waterfall(
     stage has more than the one before, beyond the tolerance, else empty. `leak` is in one row of each cell, that of the
     stage which lacks the tokens, with its facts as JSON.
     """
-    times = one_request_times(runs)
+    # Where no request of a source was timed, there are empty columns and no numbers.
+    times = one_request_times(runs).astype(dict.fromkeys(_TIMED, float))
     rows: list[dict[str, Any]] = []
     by_cell: dict[Cell, list[Run]] = {}
     for run in runs:

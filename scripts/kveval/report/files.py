@@ -10,6 +10,8 @@ import msgspec
 from kveval.campaign.cell import Cell
 
 MAIN, PAGE, NUMBERS, FOLDER = "REPORT.md", "report.html", "report.json", "appendix"
+COMMAND_VARIABLE = "KVEVAL_REPORT_COMMAND"
+"""Environment variable of jobs: the command that makes the campaign's report, as snakemake was started."""
 APPENDICES = tuple(
     f"{FOLDER}/{name}.md"
     for name in (

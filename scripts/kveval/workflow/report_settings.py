@@ -18,7 +18,6 @@ from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.runs import Runs
 
-REPORT_COMMAND = "snakemake --cores 4 report"
 _OF_SCENARIO = ("title", "baseline", "arm", "store")
 
 
@@ -62,7 +61,7 @@ def report_command(configfiles: Iterable[Path], site: str | None) -> str:
     files = " ".join(os.path.relpath(file) for file in configfiles)
     options = [f" --configfile {files}" if files else ""]
     options += [f" --config site={site}" if site else ""]
-    return f"{REPORT_COMMAND}{''.join(options)}"
+    return f"snakemake --cores 4 report{''.join(options)}"
 
 
 def comparison_settings(runs: Runs) -> dict[str, Any]:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kveval.analysis.estimators.intervals import half_width
-
 # Per cent. Ends of intervals beyond it, which are common with two runs, are shown as "more than" this.
 _WIDEST = 1000.0
 # Decimal places: smaller values are rounding errors in every quantity of the report.
@@ -197,6 +195,9 @@ def rounded_mean(mean: float, values: Sequence[float] | np.ndarray) -> NumberTex
     known = np.array([value for value in values if math.isfinite(value)])
     if len(known) < 2:
         return significant(mean)
+    # `kveval plan` of a bare installation, which has no scipy, writes numbers too.
+    from kveval.analysis.estimators.intervals import half_width  # noqa: PLC0415
+
     half = half_width(known)
     if half <= 0:
         return significant(mean)
