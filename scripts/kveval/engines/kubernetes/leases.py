@@ -19,6 +19,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import LEASE, Document
 from kveval.engines.kubernetes.api.names import PREFIX, selector
 from kveval.engines.kubernetes.manifests.context import RunContext
+from kveval.host.processes import signals_deferred
 from kveval.store.lock import abandoned, owner
 
 COMPONENT = "lease"
@@ -65,18 +66,19 @@ class HeldLease:
 
     def end(self, say: Callable[[str], None]) -> None:
         """Stop renewing, and delete the Lease unless another process holds it; if that fails, the Lease expires."""
-        self._over.set()
-        self._thread.join()
-        try:
-            self._api.delete(
-                LEASE, self._name, self._namespace, uid=self.read()["metadata"]["uid"]
-            )
-        except LeaseLost:
-            return
-        except ClusterError as error:
-            say(
-                f"Lease {self._namespace}/{self._name} could not be deleted and expires by itself ({error})"
-            )
+        # A second Ctrl-C, as a job gets one from the terminal and one from snakemake, would leave it.
+        with signals_deferred():
+            self._over.set()
+            self._thread.join()
+            try:
+                uid = self.read()["metadata"]["uid"]
+                self._api.delete(LEASE, self._name, self._namespace, uid=uid)
+            except LeaseLost:
+                return
+            except ClusterError as error:
+                say(
+                    f"Lease {self._namespace}/{self._name} could not be deleted and expires by itself ({error})"
+                )
 
     def read(self) -> Document:
         """Return the Lease as it is now. Raises LeaseLost if this process no longer holds it."""

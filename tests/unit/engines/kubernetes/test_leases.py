@@ -1,6 +1,8 @@
 """Leases: held, renewed, lost and taken over, on a stand-in for the API server."""
 
 import json
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Mapping
@@ -18,6 +20,7 @@ from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.deployment import ClusterDeployer
+from kveval.host.processes import Terminated, stop_signals_raise
 from kveval.store.lock import owner
 
 MARK = {leases.MARK_ANNOTATION: "r1"}
@@ -111,6 +114,26 @@ def test_a_lease_is_held_renewed_and_given_back() -> None:
         time.sleep(0.2)
         assert server.lease["spec"]["renewTime"] > before
         assert leases.mark_of(server.lease) == "r1"
+    assert server.lease is None
+
+
+@pytest.mark.usefixtures("fast")
+def test_a_second_stop_signal_leaves_no_lease() -> None:
+    """A job gets one from the terminal, and another from snakemake while it tears down."""
+    server = LeaseServer()
+
+    def answer(call: Call) -> Reply:
+        if call.method == "DELETE":
+            os.kill(os.getpid(), signal.SIGINT)
+        return server(call)
+
+    context = run_context(FakeTransport(answer))
+    with (
+        stop_signals_raise(),
+        pytest.raises(Terminated),
+        leases.hold_for_run(context, pytest.fail, MARK),
+    ):
+        os.kill(os.getpid(), signal.SIGINT)
     assert server.lease is None
 
 
