@@ -381,7 +381,8 @@ def test_two_recordings_side_by_side_and_an_awkward_path(
         recording(directory, settings) as second,
     ):
         start = time.time()
-        time.sleep(0.5)
+        # Some samples, on a machine that is late with most of them too.
+        time.sleep(2.5)
         first.check_alive()
         second.check_alive()
         second.stop()
