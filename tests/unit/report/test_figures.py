@@ -174,9 +174,8 @@ def test_a_function_an_entry_and_a_caption_make_a_figure_of_the_report(
         tmp_path / "REPORT.md",
     )
     shown = (tmp_path / "appendix" / "system.md").read_text(encoding="utf-8")
-    assert (
-        f"![Levels by run](../levels_by_run.png)\n\n*Levels by run.* {caption}" in shown
-    )
+    # The figure has its title in it.
+    assert f"![Levels by run](../levels_by_run.png)\n\n{caption}" in shown
 
 
 def test_names_with_a_model_stand_for_one_figure_per_model() -> None:

@@ -280,8 +280,9 @@ def failing_session(answer: Callable[[Call], Reply], folder: Path) -> Iterator[N
     lease = SimpleNamespace(
         other=lambda: "", document=None, keep_alive=lambda job: None
     )
+    job = SimpleNamespace(required_names=[])
     run = object.__new__(engine.ClusterEngine)
-    vars(run).update(_job=None, _context=context, _site=context.site, _lease=lease)
+    vars(run).update(_job=job, _context=context, _site=context.site, _lease=lease)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.lifetime, "ensure_owner_job", lambda *given: None)
         patch.setattr(engine.ClusterRecorder, "prepare", lambda recorder: None)
