@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from kveval.host.cpu_time import CpuTime
 from kveval.host.errors import Failure
+from kveval.host.processes import workflow_process
 
 DISTURBED_PERCENT = 10.0
 """Share of the processors' time, %: if others take more, a server is not as fast as it is alone.
@@ -46,10 +47,15 @@ def quiet_wait_s() -> float:
 
 
 def others_percent(seconds: float) -> float:
-    """Return the share of all processors that other programs than this one take in the next seconds, %."""
-    before = CpuTime.now()
+    """Return the share of all processors that other programs than this workflow take in the next seconds, %.
+
+    Its other jobs, which analyse what was measured before, are soon over, and no reason to wait.
+    """
+    workflow = workflow_process()
+    own = [] if workflow is None else [workflow.pid]
+    before = CpuTime.now(own)
     time.sleep(seconds)
-    return CpuTime.now().others_percent(before) or 0.0
+    return CpuTime.now(own).others_percent(before) or 0.0
 
 
 def describe_now(limit_s: float, look: Look = others_percent) -> tuple[str, bool]:

@@ -1,11 +1,14 @@
 """Whether the machine is quiet, and waiting for it, with a clock that only looking moves on."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kveval.host import quiet
+from kveval.host.cpu_time import CpuTime
 from kveval.host.quiet import (
     DEFAULT_QUIET_WAIT_S,
     QUIET_WAIT,
@@ -115,3 +118,18 @@ def test_what_is_no_number_of_seconds_is_refused(
 
 def test_what_others_take_now_is_a_share() -> None:
     assert 0 <= others_percent(0.05) <= 100
+
+
+def test_other_jobs_of_the_workflow_are_no_other_programs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own: list[list[int]] = []
+
+    def now(pids: list[int]) -> CpuTime:
+        own.append(pids)
+        return CpuTime(0.0, float(len(own)), 2.0 * len(own))
+
+    monkeypatch.setattr(quiet, "workflow_process", lambda: SimpleNamespace(pid=4711))
+    monkeypatch.setattr(quiet, "CpuTime", SimpleNamespace(now=now))
+    assert quiet.others_percent(0.0) == 50.0
+    assert own == [[4711], [4711]]
