@@ -72,9 +72,8 @@ class WaitBudget:
     @classmethod
     def from_environment(cls, path: Path) -> Self:
         """Return the budget of the snakemake that this process is a job of. Raises QuietWaitError."""
-        workflow = workflow_process()
-        pid = os.getpid() if workflow is None else workflow.pid
-        return cls(quiet_wait_s(), path, ProcessIdentity.of_process(pid))
+        workflow = workflow_process() or ProcessIdentity.of_this_process()
+        return cls(quiet_wait_s(), path, workflow)
 
     def left_s(self) -> float:
         """Return how many seconds are left."""

@@ -153,11 +153,7 @@ class ProcessIdentity:
     @classmethod
     def of_this_process(cls) -> "ProcessIdentity":
         """Return the identity of the calling process."""
-        return cls.of_process(os.getpid())
-
-    @classmethod
-    def of_process(cls, pid: int) -> "ProcessIdentity":
-        """Return the identity of a process of this host; `start` is 0 if it is gone."""
+        pid = os.getpid()
         return cls(
             platform.node(), boot_id(), _pid_namespace(), pid, process_start(pid) or 0
         )

@@ -1,6 +1,5 @@
 """Whether the machine is quiet, and waiting for it, with a clock that only looking moves on."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.job_status import ELSEWHERE, HERE
 
 from kveval.host import quiet
 from kveval.host.cpu_time import CpuTime
@@ -22,7 +22,6 @@ from kveval.host.quiet import (
     quiet_wait_s,
     wait_until_quiet,
 )
-from kveval.host.sessions import ProcessIdentity
 
 
 class Machine:
@@ -52,9 +51,7 @@ def budget(tmp_path: Path) -> WaitBudget:
 
 
 def budget_below(folder: Path, limit_s: float = 300.0) -> WaitBudget:
-    return WaitBudget(
-        limit_s, folder / "logs" / "wait.json", ProcessIdentity.of_this_process()
-    )
+    return WaitBudget(limit_s, folder / "logs" / "wait.json", HERE)
 
 
 def test_a_quiet_machine_is_looked_at_for_a_second_and_nothing_is_said(
@@ -123,8 +120,7 @@ def test_another_snakemake_has_a_budget_of_its_own(budget: WaitBudget) -> None:
     budget.spend(100.0)
     budget.spend(20.0)
     assert budget.left_s() == 180
-    parent = ProcessIdentity.of_process(os.getppid())
-    other = WaitBudget(300.0, budget.path, parent)
+    other = WaitBudget(300.0, budget.path, ELSEWHERE)
     assert other.left_s() == 300
     other.spend(400.0)
     assert other.left_s() == 0
@@ -158,14 +154,13 @@ def test_a_job_shares_the_budget_of_the_snakemake_that_started_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(QUIET_WAIT, "60")
-    snakemake = SimpleNamespace(pid=os.getppid())
-    monkeypatch.setattr(quiet, "workflow_process", lambda: snakemake)
+    monkeypatch.setattr(quiet, "workflow_process", lambda: ELSEWHERE)
     first = WaitBudget.from_environment(tmp_path / "wait.json")
     first.spend(50.0)
     assert WaitBudget.from_environment(tmp_path / "wait.json").left_s() == 10
     monkeypatch.setattr(quiet, "workflow_process", lambda: None)
     by_hand = WaitBudget.from_environment(tmp_path / "wait.json")
-    assert by_hand.workflow == ProcessIdentity.of_this_process()
+    assert by_hand.workflow == HERE
     assert by_hand.left_s() == 60
 
 
