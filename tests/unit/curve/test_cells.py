@@ -316,7 +316,9 @@ def test_demands_have_the_pauses_after_each_answer(readers):
 
 
 @pytest.mark.e2e
-@pytest.mark.skipif(not PYTHON.exists(), reason="no server environment")
+@pytest.mark.skipif(
+    not PYTHON.exists(), reason="no server environment: bash scripts/setup.sh server"
+)
 @pytest.mark.parametrize(("count", "zipf"), [(50, 1.0), (5000, 1.2), (30, 0.0)])
 def test_prefixes_are_drawn_as_guidellm_draws_them(laptop, count, zipf):
     workload = laptop.workload.definition.replace(
