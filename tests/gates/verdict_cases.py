@@ -98,13 +98,6 @@ def _twin() -> Case:
     return of(levels)
 
 
-def _late(levels: pd.DataFrame, numbers: list[int]) -> pd.DataFrame:
-    """The same campaign with runs of the arm that were repeated a hundred hours later."""
-    chosen = runs.of(levels, ARM, numbers)
-    moved = runs._moved(levels[chosen], 100.0)
-    return pd.concat([levels[~chosen], moved], ignore_index=True)
-
-
 def _bridge() -> Case:
     """A campaign with a bridge of which one run is on another machine, and one failed a check."""
     levels = runs.bridged(1000.0, [2])
@@ -167,8 +160,10 @@ RUNS: dict[str, Callable[[], Case]] = {
     "one run": lambda: of(runs.campaign(runs=1)),
     "two runs": lambda: of(runs.campaign(runs=2)),
     "bridge": _bridge,
-    "repeated late": lambda: of(_late(_in_one_order(runs.campaign(runs=3)), [2])),
-    "one of five late": lambda: of(_late(runs.campaign(), [2])),
+    "repeated late": lambda: of(
+        runs.repeated_late(_in_one_order(runs.campaign(runs=3)), [2])
+    ),
+    "one of five late": lambda: of(runs.repeated_late(runs.campaign(), [2])),
     "another time": lambda: of(
         comparisons.later(runs.campaign(), "native-offload", 1000)
     ),

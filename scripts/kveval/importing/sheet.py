@@ -173,7 +173,7 @@ def _without_copies(
     first_reports: dict[tuple[CellTexts, str, str], str] = {}
     for row in sheet.rows.values():
         if row.use != "no" and row.start:
-            cell = (row.model, row.scenario, str(row.cpu_blocks))
+            cell: CellTexts = (row.model, row.scenario, str(row.cpu_blocks))
             level = (cell, str(row.level), row.start)
             first_reports.setdefault(level, sheet.file(row.report))
     kept, copies = [], []
