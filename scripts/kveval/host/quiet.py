@@ -85,7 +85,7 @@ class WaitBudget:
             "workflow": asdict(self.workflow),
             "waited_s": round(self._waited_s() + seconds, 1),
         }
-        # Without it the next run waits anew, which is no reason to fail.
+        # Without it the next run waits as if none had, which is no reason to fail.
         with contextlib.suppress(OSError):
             write_json(self.path, content)
 

@@ -149,11 +149,8 @@ def _levels(content: _Content, sheet: ImportSheet) -> list[_Level]:
             levels.append(_Level((draft.cell, "left out", number), row | unused))
     for result, reason in copies:
         levels += _rows_alone(result, reason, base)
-    in_a_run = {
-        _key(member.result)
-        for draft in (*runs, *(draft for draft, _ in left_out))
-        for member in draft.members
-    }
+    drafts = [*runs, *(draft for draft, _ in left_out)]
+    in_a_run = {_key(member.result) for draft in drafts for member in draft.members}
     for result in results:
         if _key(result) not in in_a_run:
             levels += _rows_alone(result, "", base)

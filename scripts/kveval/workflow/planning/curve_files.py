@@ -27,7 +27,12 @@ from kveval.host.quiet import DISTURBED_PERCENT
 from kveval.load import levels as workloads
 from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.answer_times import AnswerTime
-from kveval.workflow.planning.curves import LevelCurves, level_curves
+from kveval.workflow.planning.curves import (
+    DRAWS,
+    LevelCurves,
+    draw_error,
+    level_curves,
+)
 from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.loading import loading_lines
 from kveval.workflow.planning.stored import StoreIndex
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
     from kveval.workflow.planning.benefits import LevelBenefits, StoredBenefits
 
 _ALIKE = 0.05
+# The last digit of a share.
+_PRINTED = 0.001
 # Of "1,024 GiB (1,000,000 blocks)".
 _SIZE_WIDTH = 29
 _PREDICTED = tuple(
@@ -189,6 +196,10 @@ def level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     if worst.sampled < 1:
         error = f"standard error {100 * worst.error:.2f} points at most"
         yield f"  from a sample of one block in {1 / worst.sampled:,.0f}: {error}"
+    drawn = draw_error(config, curves)
+    if drawn >= _PRINTED / 2:
+        spread = f"±{100 * drawn:.1f} points (standard deviation of {DRAWS} draws)"
+        yield f"  of one draw of the load; others differ by up to {spread}"
     if found.device_tokens is None:
         yield "  device alone        not known: no server of this model has reported how much its device holds"
     else:
