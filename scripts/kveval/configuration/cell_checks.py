@@ -266,7 +266,6 @@ def existing_problems(
     cell: Cell,
     scenario: Scenario,
     sidecars: Sequence[SidecarSpec],
-    build: ArmBuild | None,
     existing: ExistingServer,
     server: ServerConfig,
 ) -> Iterator[ConfigProblem]:
@@ -284,9 +283,10 @@ def existing_problems(
         yield wrong(
             "scenarios", message, "another arm, or engine local", "existing_files"
         )
-    if build is not None:
-        message = f"{name} names a build to install, and engine existing starts nothing"
-        yield wrong("scenarios", message, "leave server out", "existing_build")
+    if scenario.server is not None:
+        message = f"{name} names a build in server, and engine existing starts none"
+        right = "leave server out, and have the build serve at its address, or by its switch"
+        yield wrong("scenarios", message, right, "existing_build")
 
 
 def _loading_problems(

@@ -4,16 +4,18 @@ Its deployer only attaches; load runner and recorder are those of this host. Wha
 command of the user's. Of several servers behind one address, each is read at its own.
 """
 
+import json
+import math
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from kveval.campaign.campaign_file import ExistingServer
-from kveval.campaign.specification import Specification
+from kveval.campaign.specification import Specification, described, differences
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local.engine import HostEngine
 from kveval.engines.local.load_runner import require_load_possible
@@ -31,13 +33,17 @@ from kveval.host.ports import listening_processes
 from kveval.host.processes import Supervisor
 from kveval.stacks.counters import CounterError
 from kveval.stacks.registry import server_of
-from kveval.store.store import Store
+from kveval.store.store import RUN, Store
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _LOOK_S = 2.0
 _NO_LOG = Path("the log of whoever started it")
 _NOT_FOUND = (404, 405)
 _READY_S, _READY_POLL_S = 60.0, 1.0
+# How much memory a server finds free for its device's cache varies a little from start to start.
+_DEVICE_SIZES, _SAME_SIZE_SHARE = ("device_blocks", "device_tokens"), 0.05
+Stack = Sequence[Mapping[str, Any]]
+"""What the servers of an arm tell of themselves, see `Endpoint.stack`: one, or one for each replica."""
 
 
 def endpoints_of(
@@ -59,6 +65,47 @@ def endpoints_of(
         )
         for number, address in enumerate(existing.metrics or (existing.url,))
     }
+
+
+def stack_now(specification: Specification, existing: ExistingServer) -> Stack:
+    """Return what the servers of an arm tell of themselves now. Raises HttpError, CounterError."""
+    endpoints = endpoints_of(specification, existing)
+    return [endpoint.stack() for endpoint in endpoints.values()]
+
+
+def stored_stack(place: Path) -> Stack | None:
+    """Return the stack that a stored run was measured on; None if it recorded none, or cannot be read."""
+    try:
+        attached = json.loads((place / RUN).read_text())["attached"]
+        return list(attached["stack"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def stack_changes(then: Stack, now: Stack) -> str:
+    """Return in words what differs between two stacks, "" for nothing.
+
+    What only one of them tells is no difference, nor are sizes of the device's cache within 5 % of each other.
+    """
+    changes: list[tuple[str, Any, Any]] = []
+    if len(then) != len(now):
+        changes.append(("replicas", len(then), len(now)))
+    for number, (before, after) in enumerate(zip(then, now, strict=False)):
+        key = f"replica {number}" if len(now) > 1 else ""
+        changes += _changes(before, after, key)
+    return described(changes) if changes else ""
+
+
+def _changes(
+    then: Mapping[str, Any], now: Mapping[str, Any], key: str
+) -> Iterator[tuple[str, Any, Any]]:
+    for name, before, after in differences(then, now, key):
+        if before is None or after is None:
+            continue
+        is_size = name.rpartition(".")[2] in _DEVICE_SIZES
+        if is_size and math.isclose(before, after, rel_tol=_SAME_SIZE_SHARE):
+            continue
+        yield name, before, after
 
 
 def key_of(existing: ExistingServer) -> str:
@@ -172,6 +219,7 @@ class AttachedDeployer(Deployer[AttachedServer]):
             if not self._specification.load_from_tier:
                 server.endpoints[0].require_loading_switchable()
             self._stack = server.map_endpoints(Endpoint.stack)
+            server.facts = self._facts_of(self._stack[0])
         except (HttpError, CounterError) as error:
             raise DeploymentError(
                 f"the server at {server.url} cannot be measured: {error}",
@@ -182,6 +230,17 @@ class AttachedDeployer(Deployer[AttachedServer]):
             self._await_model(server.front, time.monotonic() + _READY_S)
         self.refresh(restart=False)
         return server
+
+    def _facts_of(self, stack: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the sizes that a server tells, by the names that a started one reports them by.
+
+        The tier's is that of the arm only if the arm has one, and no other beside it.
+        """
+        facts = {"kv_cache_tokens": stack["device_tokens"]}
+        budget = self._specification.budget
+        if budget.host_bytes and not budget.split:
+            facts["tier_bytes"] = stack["tier_bytes"]
+        return {name: size for name, size in facts.items() if size is not None}
 
     def _switch(self, command: str) -> None:
         """Run the command, then wait until the model is served. Raises DeploymentError."""
@@ -269,6 +328,25 @@ class AttachedEngine(HostEngine):
         if self._is_here:
             return self._host
         return {"fingerprint": f"attached-{content_hash(host, 12)}"}
+
+    def may_adopt(self, stored: Path, say: Log) -> bool:
+        """Tell whether a stored run was measured on the stack that answers now, as far as that can be asked."""
+        then = stored_stack(stored)
+        if then is None:
+            return True
+        unknown = f"{stored} is adopted without comparing the stack it was measured on"
+        if self._existing.switch is not None:
+            say(f"{unknown}, which a switch would have to bring into service")
+            return True
+        try:
+            now = stack_now(self._job.specification, self._existing)
+        except (HttpError, CounterError) as error:
+            say(f"{unknown}: {error}")
+            return True
+        changes = stack_changes(then, now)
+        if changes:
+            say(f"{stored} is not adopted: it was measured on another stack: {changes}")
+        return not changes
 
     @property
     def _is_here(self) -> bool:

@@ -136,6 +136,12 @@ def test_a_replica_counts_once(tmp_path):
     assert "metrics_twice" in codes(tmp_path, campaign(twice))
 
 
+def test_a_build_that_nothing_would_start_is_refused(tmp_path):
+    files = campaign(SERVERS)
+    files["scenarios"]["native-offload"]["server"] = {"vllm": "0.31.0"}
+    assert codes(tmp_path, files) == {"existing_build"}
+
+
 def test_what_is_to_be_restored_needs_a_switch(tmp_path):
     assert "nothing_to_restore" in codes(tmp_path, campaign(SERVERS, restore="true"))
 

@@ -23,7 +23,7 @@ from tests.support.paths import REPOSITORY, STAND_INS
 
 from kveval.campaign.campaign_file import ExistingServer
 from kveval.configuration.loading import load_config
-from kveval.engines.attached import AttachedDeployer, AttachedEngine
+from kveval.engines.attached import AttachedDeployer, AttachedEngine, stack_now
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import recorder
 from kveval.engines.servers.errors import DeploymentError, ServerDied
@@ -185,6 +185,74 @@ def test_caches_that_no_endpoint_empties_are_told_once_and_left(job: Job) -> Non
     [told] = attached["stack"]
     assert (told["version"], told["connector"]) == ("0.32.0", None)
     assert ["no open endpoint" in message for message in messages] == [True]
+
+
+PAGE = """# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}",kv_offloading_size="{gib}"}} 1.0
+"""
+
+
+def page(blocks: int = 1000, gib: float = 2.0) -> bytes:
+    return PAGE.format(blocks=blocks, gib=gib).encode()
+
+
+@pytest.mark.parametrize(("tier_gib", "tier_bytes"), [(0, None), (2, 2 * 2**30)])
+def test_the_sizes_that_it_tells_are_recorded_as_those_of_a_started_server(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tier_gib: int, tier_bytes: int | None
+) -> None:
+    """That of the tier only for an arm that has one: requests of another may leave it aside."""
+    budget = replace_struct(job.specification.budget, tier_bytes=tier_gib * 2**30)
+    specification = replace_struct(job.specification, budget=budget)
+    monkeypatch.setattr(OpenServer, "page", page())
+    with open_server() as url:
+        server = deployer_at(replace(job, specification=specification), url).start()
+    assert server.facts["kv_cache_tokens"] == 16_000
+    assert server.facts.get("tier_bytes") == tier_bytes
+
+
+@pytest.mark.parametrize(
+    ("now", "adopted", "words"),
+    [
+        (page(), True, ""),
+        (page(blocks=990), True, ""),
+        (page(blocks=500), False, "on another stack: device_blocks 1000 -> 500"),
+        (page(gib=4.0), False, f"tier_bytes {2 * 2**30} -> {4 * 2**30}"),
+        (b"", True, ""),
+    ],
+)
+def test_a_stored_run_of_another_stack_is_not_adopted(
+    job: Job,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    now: bytes,
+    adopted: bool,
+    words: str,
+) -> None:
+    """What is not told now is no difference, nor a few blocks more or less."""
+    stored, messages = tmp_path / "run-1", list[str]()
+    stored.mkdir()
+    monkeypatch.setattr(OpenServer, "page", page())
+    with open_server() as url:
+        engine = engine_at(job, url)
+        stack = stack_now(job.specification, ExistingServer(url=url))
+        run = {"attached": {"stack": stack}}
+        (stored / "run.json").write_text(json.dumps(run))
+        monkeypatch.setattr(OpenServer, "page", now)
+        assert engine.may_adopt(stored, messages.append) is adopted
+    assert words in "".join(messages)
+    assert bool(messages) is not adopted
+
+
+def test_what_cannot_be_asked_is_adopted_with_a_word(job: Job, tmp_path: Path) -> None:
+    messages = list[str]()
+    (tmp_path / "run.json").write_text(json.dumps({"attached": {"stack": [{}]}}))
+    closed = engine_at(job, f"http://127.0.0.1:{free_port()}")
+    switched = engine_at(job, "http://127.0.0.1:1", switch="exit 1")
+    for engine in (closed, switched):
+        assert engine.may_adopt(tmp_path, messages.append)
+    assert ["without comparing the stack" in text for text in messages] == [True] * 2
+    # Of a run that recorded no stack there is nothing to compare.
+    assert closed.may_adopt(tmp_path / "older", pytest.fail)
 
 
 def test_two_arms_on_one_server_need_its_caches_emptied(
