@@ -32,7 +32,10 @@ from kveval.host.http import HttpError, fetch_from
 from kveval.host.ports import listening_processes
 from kveval.host.processes import Supervisor
 from kveval.stacks.counters import CounterError
+from kveval.stacks.lmcache import LMCacheServer
 from kveval.stacks.registry import server_of
+from kveval.stacks.sidecar import SidecarError
+from kveval.stacks.talk import Fetch
 from kveval.store.store import RUN, Store
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -117,14 +120,23 @@ class AttachedServer(AddressedServer):
     """The server at an address, or its replicas behind a gateway; their command lines and logs are unknown, and their
     processes unless they are on this host.
 
-    `servers`: by address; `front`: what answers at `url`, where the load goes.
+    `servers`: by address; `front`: what answers at `url`, where the load goes; `lmcache`: the address of LMCache's
+    server beside the one server, if it has one.
     """
 
     def __init__(
-        self, servers: Mapping[str, Endpoint], front: Endpoint, url: str
+        self,
+        servers: Mapping[str, Endpoint],
+        front: Endpoint,
+        url: str,
+        lmcache: str | None = None,
     ) -> None:
-        super().__init__(list(servers.values()), sidecars=[], argv=[], env={})
+        beside = []
+        if lmcache is not None:
+            beside = [LMCacheServer([], _NO_LOG, fetch_from(lmcache))]
+        super().__init__(list(servers.values()), beside, argv=[], env={})
         self.url = url
+        self._lmcache = lmcache
         self.front = front
         self._servers = servers
         self._looked_at = float("-inf")
@@ -133,15 +145,19 @@ class AttachedServer(AddressedServer):
 
     @property
     def metrics_urls(self) -> dict[str, str]:
-        """The server's own metrics page, or the page with those of all replicas."""
+        """The server's own metrics page, or the page with those of all replicas, and LMCache's."""
         address = self._merged.url if self._merged else next(iter(self._servers))
-        return {self.program.name: f"{address}{self.program.metrics_path}"}
+        pages = {self.program.name: f"{address}{self.program.metrics_path}"}
+        if self._lmcache is not None:
+            pages[LMCacheServer.name] = f"{self._lmcache}/metrics"
+        return pages
 
     @property
     def process_ids(self) -> list[int]:
         """The processes that listen at addresses of this host's loopback interface, and their descendants."""
         found: set[int] = set()
-        for address in map(urlsplit, self._servers):
+        beside = [] if self._lmcache is None else [self._lmcache]
+        for address in map(urlsplit, (*self._servers, *beside)):
             if address.hostname in _LOOPBACK and address.port is not None:
                 found.update(listening_processes(address.port))
         return sorted(found)
@@ -152,14 +168,10 @@ class AttachedServer(AddressedServer):
             return
         self._looked_at = time.monotonic()
         for address, endpoint in {self.url: self.front, **self._servers}.items():
-            try:
-                endpoint.ask(self.program.health_path, timeout_s=_LOOK_S)
-            except HttpError as error:
-                cause = error.__cause__
-                # That a server is late with its answer, as a busy one may be, is for the watch of its progress to judge.
-                if isinstance(getattr(cause, "reason", cause), ConnectionError):
-                    message = f"no server answers at {address}: {error}"
-                    raise ServerDied(message) from error
+            _require_answer(address, endpoint.fetch, self.program.health_path)
+        if self._lmcache is not None:
+            fetch = fetch_from(self._lmcache)
+            _require_answer(self._lmcache, fetch, LMCacheServer.health_path)
 
     def close(self) -> None:
         """Show the page of all replicas no longer."""
@@ -177,6 +189,17 @@ class AttachedServer(AddressedServer):
     def startup_log(self, endpoint: Endpoint) -> str:
         """Return nothing: the log is unknown, and so are the sizes of caches that it reports."""
         return ""
+
+
+def _require_answer(address: str, fetch: Fetch, path: str) -> None:
+    """Raise ServerDied if nothing listens at an address any more."""
+    try:
+        fetch(path, timeout_s=_LOOK_S)
+    except HttpError as error:
+        cause = error.__cause__
+        # That a server is late with its answer, as a busy one may be, is for the watch of its progress to judge.
+        if isinstance(getattr(cause, "reason", cause), ConnectionError):
+            raise ServerDied(f"no server answers at {address}: {error}") from error
 
 
 class AttachedDeployer(Deployer[AttachedServer]):
@@ -198,7 +221,8 @@ class AttachedDeployer(Deployer[AttachedServer]):
         self._existing = existing
         self._log = log
         self._switches = Switches.of_campaign(job.campaign)
-        self._server = AttachedServer(servers, front, existing.url)
+        lmcache = existing.lmcache
+        self._server = AttachedServer(servers, front, existing.url, lmcache)
         self._say = say
         self._stack: list[dict[str, Any]] = []
         self.empties_caches = True
@@ -215,15 +239,22 @@ class AttachedDeployer(Deployer[AttachedServer]):
         if self._existing.switch is not None:
             self._switch(self._existing.switch)
         try:
+            for beside in server.sidecars:
+                beside.identify(self._specification.versions)
             server.require_declared(self._specification)
             if not self._specification.load_from_tier:
                 server.endpoints[0].require_loading_switchable()
             self._stack = server.map_endpoints(Endpoint.stack)
-            server.facts = self._facts_of(self._stack[0])
+            server.facts = self._facts_of(self._stack[0]) | server.facts
         except (HttpError, CounterError) as error:
             raise DeploymentError(
                 f"the server at {server.url} cannot be measured: {error}",
                 code="no_answer",
+            ) from error
+        except SidecarError as error:
+            raise DeploymentError(
+                f"LMCache's server at {self._existing.lmcache} cannot be measured: {error}",
+                code=error.code,
             ) from error
         server.warm_up(self._specification.workload.first_prompt_tokens)
         if self._existing.metrics:
@@ -302,8 +333,14 @@ class AttachedDeployer(Deployer[AttachedServer]):
 
     @property
     def placeholders(self) -> Mapping[str, str]:
-        """The addresses of the server and its replicas."""
-        return dict.fromkeys((self._server.url, *self._existing.metrics), "{server}")
+        """The addresses of the server and its replicas, and of LMCache's server."""
+        beside = (
+            {}
+            if self._existing.lmcache is None
+            else {self._existing.lmcache: "{lmcache}"}
+        )
+        servers = (self._server.url, *self._existing.metrics)
+        return dict.fromkeys(servers, "{server}") | beside
 
     def facts(self) -> dict[str, Any]:
         """Return that the run was attached to a server, what that told of itself, and what could be done with its caches."""

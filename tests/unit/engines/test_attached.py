@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 from msgspec.structs import replace as replace_struct
-from tests.support.fault_chain import CAMPAIGN, CELL, stand_in_environment
+from tests.support.fault_chain import CAMPAIGN, CELL, merged, stand_in_environment
 from tests.support.paths import REPOSITORY, STAND_INS
 
 from kveval.campaign.campaign_file import ExistingServer
@@ -138,6 +138,7 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
 
     key = ""
     page = b""
+    emptied = False
 
     def do_GET(self) -> None:
         version, model = {"version": "0.32.0"}, {"id": "Qwen3-0.6B-miniature"}
@@ -146,7 +147,11 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer({"/v1/completions": {"usage": {"completion_tokens": 4}}})
+        answers: dict[str, object] = {}
+        answers["/v1/completions"] = {"usage": {"completion_tokens": 4}}
+        if self.emptied and self.path.startswith("/reset_prefix_cache"):
+            answers[self.path] = {"success": True}
+        self.answer(answers)
 
     def answer(self, answers: dict[str, object]) -> None:
         empty = self.path == "/metrics"
@@ -162,8 +167,10 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def open_server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OpenServer) as server:
+def open_server(
+    handler: type[http.server.BaseHTTPRequestHandler] = OpenServer,
+) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         serving = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.02}
         )
@@ -253,6 +260,85 @@ def test_what_cannot_be_asked_is_adopted_with_a_word(job: Job, tmp_path: Path) -
     assert ["without comparing the stack" in text for text in messages] == [True] * 2
     # Of a run that recorded no stack there is nothing to compare.
     assert closed.may_adopt(tmp_path / "older", pytest.fail)
+
+
+class LMCacheOpen(http.server.BaseHTTPRequestHandler):
+    """LMCache's server with a tier of `size` bytes, that tells how often it was emptied."""
+
+    size, cleared = 0, 0
+
+    def do_GET(self) -> None:
+        tier = {
+            "memory_configured_bytes": self.size,
+            "memory_used_bytes": 0,
+            "total_object_count": 0,
+            "write_locked_count": 0,
+            "read_locked_count": 0,
+        }
+        storage = {"l1_managers": {"_default": tier}, "store_controllers": {}}
+        page = "# TYPE lmcache_mp_lookup_total counter\nlmcache_mp_lookup_total 3.0\n"
+        answers = {
+            "/version": json.dumps({"version": "0.5.6"}),
+            "/status": json.dumps({"storage_manager": storage}),
+            "/metrics": page,
+        }
+        self.answer(answers.get(self.path, "{}"))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        type(self).cleared += self.path == "/cache/clear"
+        self.answer("{}")
+
+    def answer(self, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def job_with_lmcache(job: Job, tmp_path: Path) -> Job:
+    cell = {"models": ["Qwen3-0.6B"], "scenarios": ["lmcache-local"]}
+    matrix = [{**cell, "cpu_blocks": [10_000]}]
+    server = {"server": {"lmcache": "0.5.6"}}
+    campaign = tmp_path / "lmcache.yaml"
+    campaign.write_text(yaml.safe_dump(merged({**CAMPAIGN, "matrix": matrix}, server)))
+    config = load_config(campaign, REPOSITORY / "config")
+    return replace(job, specification=config.specification(config.cells[0]))
+
+
+def test_lmcache_beside_a_server_is_read_checked_and_emptied_at_its_address(
+    job_with_lmcache: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_with_lmcache
+    size = job.specification.budget.tier_bytes
+    monkeypatch.setattr("kveval.engines.attached._LOOK_S", 0.5)
+    monkeypatch.setattr(LMCacheOpen, "size", size)
+    monkeypatch.setattr(LMCacheOpen, "cleared", 0)
+    monkeypatch.setattr(OpenServer, "emptied", True)
+    with open_server() as url:
+        with open_server(LMCacheOpen) as beside:
+            deployer = deployer_at(job, url, lmcache=beside)
+            server = deployer.start()
+            assert server.counters()["lmcache_mp_lookup_total"] == 3.0
+            assert server.facts["tier_bytes"] == size
+            assert LMCacheOpen.cleared > 0
+            assert server.metrics_urls["lmcache"] == f"{beside}/metrics"
+            assert deployer.placeholders[beside] == "{lmcache}"
+            assert [fact.version for fact in server.sidecar_facts] == ["0.5.6"]
+            monkeypatch.setattr(LMCacheOpen, "size", size // 2)
+            with pytest.raises(DeploymentError) as error:
+                deployer_at(job, url, lmcache=beside).start()
+            assert error.value.code == "other_tier"
+            server.require_alive()
+        time.sleep(0.6)
+        with pytest.raises(ServerDied, match=beside):
+            server.require_alive()
+        with pytest.raises(DeploymentError, match=r"LMCache's server at .* cannot"):
+            deployer_at(job, url, lmcache=beside).start()
 
 
 def test_two_arms_on_one_server_need_its_caches_emptied(

@@ -197,6 +197,29 @@ def test_a_stored_run_of_a_stack_that_has_changed_since_is_named(
     assert any(line.startswith("native-offload: not asked") for line in lines)
 
 
+@pytest.mark.parametrize(("version", "level"), [("0.5.6", "ok"), ("0.4.0", "error")])
+def test_lmcache_beside_a_server_is_asked_for_its_version(
+    tmp_path: Path, version: str, level: str
+) -> None:
+    files = changed(("config", "engine"), "existing")
+    server = files["config"]["server"] | {"lmcache": "0.5.6"}
+    cell = {"models": ["Qwen3-0.6B"], "scenarios": ["lmcache-local"]}
+    files["config"] |= {"server": server, "matrix": [{**cell, "cpu_blocks": [10_000]}]}
+    storage = {"l1_managers": {}, "store_controllers": {}}
+    status, metrics = {"storage_manager": storage}, {"/metrics": ""}
+    told = {"/version": {"version": version}, "/status": status}
+    with serving(**metrics) as url, serving(**told, **metrics) as beside:
+        arm = {"url": url, "lmcache": beside, "served_model": "prod/qwen"}
+        files["config"]["existing"] = {"lmcache-local": arm}
+        found = [
+            finding
+            for finding in all_findings(tmp_path, files)
+            if "LMCache" in finding.what
+        ]
+    assert [finding.level for finding in found] == [level]
+    assert version in found[0].what
+
+
 def test_an_address_where_nothing_answers_is_an_error(tmp_path: Path) -> None:
     finding = findings(tmp_path, {"url": "http://127.0.0.1:9"})["no-offload"]
     assert (finding.level, finding.code) == ("error", "no_answer")
