@@ -355,6 +355,7 @@ class AttachedEngine(HostEngine):
         super().__init__(job)
         assert job.existing is not None
         self._existing = job.existing
+        self._messages: set[str] = set()
 
     def hardware(self) -> Mapping[str, Any]:
         """Describe this host for an address of its own; else return a fingerprint of the host that the address names.
@@ -373,17 +374,23 @@ class AttachedEngine(HostEngine):
             return True
         unknown = f"{stored} is adopted without comparing the stack it was measured on"
         if self._existing.switch is not None:
-            say(f"{unknown}, which a switch would have to bring into service")
+            self._say_once(say, f"{unknown}, which its switch brings into service")
             return True
         try:
             now = stack_now(self._job.specification, self._existing)
         except (HttpError, CounterError) as error:
-            say(f"{unknown}: {error}")
+            self._say_once(say, f"{unknown}: {error}")
             return True
-        changes = stack_changes(then, now)
-        if changes:
-            say(f"{stored} is not adopted: it was measured on another stack: {changes}")
+        if changes := stack_changes(then, now):
+            other = f"it was measured on another stack: {changes}"
+            self._say_once(say, f"{stored} is not adopted: {other}")
         return not changes
+
+    def _say_once(self, say: Log, message: str) -> None:
+        """Say it unless it was said: a run is looked for before and after its job waits for the host."""
+        if message not in self._messages:
+            self._messages.add(message)
+            say(message)
 
     @property
     def _is_here(self) -> bool:
