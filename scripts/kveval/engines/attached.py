@@ -22,6 +22,7 @@ from kveval.engines.local.load_runner import require_load_possible
 from kveval.engines.merged_pages import MergedPages
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import AddressedServer, Deployer, Log
+from kveval.engines.servers.declared import require_device_cache, require_tier
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError, ServerDied
 from kveval.engines.switching import CommandError, Switches, run_command
@@ -245,7 +246,7 @@ class AttachedDeployer(Deployer[AttachedServer]):
             if not self._specification.load_from_tier:
                 server.endpoints[0].require_loading_switchable()
             self._stack = server.map_endpoints(Endpoint.stack)
-            server.facts = self._facts_of(self._stack[0]) | server.facts
+            server.facts = self._sizes_of(self._stack[0]) | server.facts
         except (HttpError, CounterError) as error:
             raise DeploymentError(
                 f"the server at {server.url} cannot be measured: {error}",
@@ -262,16 +263,19 @@ class AttachedDeployer(Deployer[AttachedServer]):
         self.refresh(restart=False)
         return server
 
-    def _facts_of(self, stack: Mapping[str, Any]) -> dict[str, Any]:
+    def _sizes_of(self, stack: Mapping[str, Any]) -> dict[str, Any]:
         """Return the sizes that a server tells, by the names that a started one reports them by.
 
-        The tier's is that of the arm only if the arm has one, and no other beside it.
+        The tier's is that of the arm only if the arm has one, and no other beside it. Raises DeploymentError if one is
+        not as declared.
         """
-        facts = {"kv_cache_tokens": stack["device_tokens"]}
         budget = self._specification.budget
+        sizes = {"kv_cache_tokens": stack["device_tokens"]}
+        require_device_cache(stack["device_tokens"], budget.device_tokens, _NO_LOG)
         if budget.host_bytes and not budget.split:
-            facts["tier_bytes"] = stack["tier_bytes"]
-        return {name: size for name, size in facts.items() if size is not None}
+            sizes["tier_bytes"] = stack["tier_bytes"]
+            require_tier(stack["tier_bytes"], budget.host_bytes, _NO_LOG)
+        return {name: size for name, size in sizes.items() if size is not None}
 
     def _switch(self, command: str) -> None:
         """Run the command, then wait until the model is served. Raises DeploymentError."""

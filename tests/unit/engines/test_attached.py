@@ -199,7 +199,7 @@ vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}",kv_offloading_
 """
 
 
-def page(blocks: int = 1000, gib: float = 2.0) -> bytes:
+def page(blocks: int = 1120, gib: float = 2.0) -> bytes:
     return PAGE.format(blocks=blocks, gib=gib).encode()
 
 
@@ -213,16 +213,31 @@ def test_the_sizes_that_it_tells_are_recorded_as_those_of_a_started_server(
     monkeypatch.setattr(OpenServer, "page", page())
     with open_server() as url:
         server = deployer_at(replace(job, specification=specification), url).start()
-    assert server.facts["kv_cache_tokens"] == 16_000
+    assert server.facts["kv_cache_tokens"] == 1120 * 16
     assert server.facts.get("tier_bytes") == tier_bytes
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [({"blocks": 900}, "other_device_cache"), ({"gib": 4.0}, "other_tier")],
+)
+def test_sizes_that_are_not_as_declared_are_told_before_anything_is_measured(
+    job: Job, monkeypatch: pytest.MonkeyPatch, told: dict[str, float], code: str
+) -> None:
+    budget = replace_struct(job.specification.budget, tier_bytes=2 * 2**30)
+    specification = replace_struct(job.specification, budget=budget)
+    monkeypatch.setattr(OpenServer, "page", page(**told))
+    with open_server() as url, pytest.raises(DeploymentError) as error:
+        deployer_at(replace(job, specification=specification), url).start()
+    assert error.value.code == code
 
 
 @pytest.mark.parametrize(
     ("now", "adopted", "words"),
     [
         (page(), True, ""),
-        (page(blocks=990), True, ""),
-        (page(blocks=500), False, "on another stack: device_blocks 1000 -> 500"),
+        (page(blocks=1110), True, ""),
+        (page(blocks=500), False, "on another stack: device_blocks 1120 -> 500"),
         (page(gib=4.0), False, f"tier_bytes {2 * 2**30} -> {4 * 2**30}"),
         (b"", True, ""),
     ],
