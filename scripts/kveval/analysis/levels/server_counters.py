@@ -56,8 +56,9 @@ def found_tokens(counters: Mapping[str, Change]) -> FoundTokens:
     device = server_delta(counters, "delivered_device_tokens")
     behind = server_delta(counters, "delivered_external_tokens")
     begun = FoundTokens(prompts, device, prompts - device, behind)
-    # Not where one of the counters is unknown.
-    return begun if lookups.prompts > _REPEATED * prompts and behind >= 0 else lookups
+    repeated = lookups.prompts > _REPEATED * prompts
+    known = not math.isnan(device + behind)
+    return begun if repeated and known else lookups
 
 
 def looked_up_tokens(counters: Mapping[str, Change]) -> float:
