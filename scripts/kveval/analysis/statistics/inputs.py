@@ -39,6 +39,7 @@ COLUMNS = (
     *(
         "server_build",
         "arm_settings",
+        "device_tokens",
         "tier_tokens",
         "tier_reported_tokens",
         "activity",
@@ -70,9 +71,12 @@ OTHERS_CHECK = "others_on_server"
 # The check that fails if a cache changes answers.
 ANSWERS_CHECK = "answers"
 _LIMITS = ("gpu_power_limit_w", "gpu_clock_limit_mhz")
+_POWER_CAP = "sw_power_cap"
 # Limits are set; clocks move a little with temperature and load.
 _SAME_LIMIT = 0.01
 _SAME_CLOCK = 0.05
+# How much memory a server finds free for its device's cache varies a little from start to start.
+_SAME_DEVICE = 0.05
 # A GPU's load changes its clock as well; a difference beyond this is a setting.
 _OTHER_CLOCK = 0.15
 # Numbers of the declared work that make it another.
@@ -129,6 +133,26 @@ def same_build(sides: Sides) -> ComparisonFinding:
     if len(settings) == 1 and settings == _texts(sides.reference, "arm_settings"):
         return new_finding("builds_compared")
     return new_finding("other_build", arm=ours, reference=theirs)
+
+
+def one_stack(sides: Sides) -> ComparisonFinding | None:
+    """Return a problem if the runs of a side were measured on several stacks that ran already; None otherwise.
+
+    All runs of a cell have one declaration, so that another build, or another size of the device's cache, is that of
+    another server at the address.
+    """
+    for side, rows in (("arm", sides.arm), ("reference", sides.reference)):
+        if {row.get("engine") for row in rows} != {"existing"}:
+            continue
+        builds, sizes = _texts(rows, "server_build"), numbers(rows, "device_tokens")
+        known = sizes[~np.isnan(sizes)]
+        least, most = (known.min(), known.max()) if known.size else (0.0, 0.0)
+        if len(builds) > 1 or not math.isclose(least, most, rel_tol=_SAME_DEVICE):
+            tokens = [float(least), float(most)]
+            return new_finding(
+                "several_stacks", side=side, builds=builds, device_tokens=tokens
+            )
+    return None
 
 
 def _plain(value: Any) -> Any:
@@ -265,16 +289,26 @@ def same_clocks(sides: Sides) -> ComparisonFinding:
         return new_finding("other_limits", differences=differing)
     if differing := [*_clock_differences(sides, _SAME_CLOCK)]:
         return new_finding("other_clocks", differences=differing)
-    ours, theirs = _throttle_reasons(sides.arm), _throttle_reasons(sides.reference)
-    if ours != theirs:
-        return new_finding(
-            "throttled_on_one_side",
-            arm=sorted(ours - theirs),
-            reference=sorted(theirs - ours),
-        )
+    if throttled := _throttled_otherwise(sides):
+        return throttled
     if all(math.isnan(number(row, "gpu_power_limit_w")) for row in everything):
         return new_finding("clocks_unknown")
     return new_finding("equal_clocks")
+
+
+def _throttled_otherwise(sides: Sides) -> ComparisonFinding | None:
+    """Return what differs in the reasons for which GPUs were throttled; None if nothing does."""
+    ours, theirs = _throttle_reasons(sides.arm), _throttle_reasons(sides.reference)
+    if ours == theirs:
+        return None
+    if ours ^ theirs == {_POWER_CAP}:
+        # What computes more draws more power. Under one limit that is an effect of the arm, not of the machine.
+        return new_finding("at_power_limit", arm=_POWER_CAP in ours)
+    return new_finding(
+        "throttled_on_one_side",
+        arm=sorted(ours - theirs),
+        reference=sorted(theirs - ours),
+    )
 
 
 def _limit_differences(sides: Sides) -> Iterator[Difference]:
@@ -610,6 +644,7 @@ INPUTS: tuple[Input, ...] = (
         same_definitions,
         activity_known,
         same_build,
+        one_stack,
         same_clocks,
         tier_size,
         undeclared_tier,
