@@ -21,11 +21,13 @@ from kveval.campaign.import_sheet import (
 )
 from kveval.campaign.problems import ConfigError
 from kveval.host.files import write_bytes
+from kveval.host.findings import Finding
 from kveval.importing.facts import ReportSummary
 from kveval.importing.forms import scan
-from kveval.importing.interpret import NoReport, Remark, Result, interpret
+from kveval.importing.interpret import NoReport, Result, interpret
 from kveval.importing.october_2025 import PublishedRow
 from kveval.importing.runs import Draft, drafts_of, merge_partial_runs
+from kveval.importing.sentences import remark, sentence
 from kveval.load.reports import ReportFileError
 from kveval.load.reports.reading import read_report
 
@@ -143,13 +145,13 @@ def _levels(content: _Content, sheet: ImportSheet) -> list[_Level]:
         placed |= {_key(member.result) for member in draft.members}
     for number, (draft, reason) in enumerate(left_out):
         for row in _draft_rows(draft, content.shared[draft.first.root], base):
-            row |= {"use": "no", "remarks": _joined(reason, row["remarks"])}
+            row |= {"use": "no", "remarks": _joined(sentence(reason), row["remarks"])}
             levels.append(_Level((draft.cell, "left out", number), row))
         placed |= {_key(member.result) for member in draft.members}
-    alone = [*copies, *((result, "") for result in results)]
-    for result, reason in alone:
+    alone = [*copies, *((result, None) for result in results)]
+    for result, why in alone:
         if _key(result) not in placed:
-            levels += _rows_alone(result, reason, base)
+            levels += _rows_alone(result, why, base)
     return levels
 
 
@@ -159,7 +161,7 @@ def _key(result: Result) -> tuple[Path, str]:
 
 def _without_copies(
     results: Iterable[Result], sheet: ImportSheet
-) -> tuple[list[Result], list[tuple[Result, str]]]:
+) -> tuple[list[Result], list[tuple[Result, Finding | None]]]:
     """Return the results, and the copies of earlier ones with the reason: they would count as further runs."""
     base = sheet.path.parent
     seen: dict[tuple[str, ...], str] = {}
@@ -168,7 +170,8 @@ def _without_copies(
             cell = (row.model, row.scenario, str(row.cpu_blocks))
             place = sheet.file(row.report)
             seen.setdefault((*cell, str(row.level), row.start), place)
-    kept, copies = [], []
+    kept: list[Result] = []
+    copies: list[tuple[Result, Finding | None]] = []
     for result in results:
         place = sheet.file(_name(result.root, result.report, base))
         keys = [
@@ -177,10 +180,7 @@ def _without_copies(
         ]
         firsts = {seen.get(key, place) for key in keys}
         if firsts and place not in firsts:
-            reason = (
-                f"the same measurement as {min(firsts)}: equal levels at equal times"
-            )
-            copies.append((result, reason))
+            copies.append((result, remark("copy", report=min(firsts))))
             continue
         kept.append(result)
         for key in keys:
@@ -205,16 +205,15 @@ def _with_equals(result: Result, cells: Mapping[str, set[tuple[str, ...]]]) -> R
     alike = cells[result.configuration] - {_cell_texts(result)}
     if not alike:
         return result
-    others = tuple(sorted("/".join(cell) for cell in alike))
-    text = f"configured like {' and '.join(others)}: a difference between them is noise (A/A)"
-    remark = Remark(text, "configured_alike", others)
-    return replace(result, remarks=(*result.remarks, remark))
+    others = sorted("/".join(cell) for cell in alike)
+    replicates = remark("configured_alike", cells=others)
+    return replace(result, remarks=(*result.remarks, replicates))
 
 
 def _mixed_cells(
     results: Iterable[Result], sheet: ImportSheet
-) -> dict[tuple[str, ...], str]:
-    """Return the cells that have results of different machines or releases, with what they are of.
+) -> dict[tuple[str, ...], Finding]:
+    """Return a remark for each cell that has results of different machines or releases.
 
     What the sheet leaves out does not count.
     """
@@ -233,13 +232,11 @@ def _mixed_cells(
             _add_kind(kinds.setdefault(own, {}), texts)
     mixed = {}
     for cell, values in kinds.items():
-        several = [
-            f"{name} {' and '.join(sorted(texts))}"
-            for name, texts in values.items()
-            if len(texts) > 1
-        ]
+        several = {
+            name: sorted(texts) for name, texts in values.items() if len(texts) > 1
+        }
         if several:
-            mixed[cell] = "; ".join(several)
+            mixed[cell] = remark("several_kinds", kinds=several)
     return mixed
 
 
@@ -248,13 +245,13 @@ def _add_kind(values: dict[str, set[str]], texts: Texts) -> None:
         values.setdefault(name, set()).add(text)
 
 
-def _decided(row: Texts, mixed: Mapping[tuple[str, ...], str]) -> Texts:
+def _decided(row: Texts, mixed: Mapping[tuple[str, ...], Finding]) -> Texts:
     """Return a row, with a `?` in `use` if its cell has results that do not belong together."""
-    kinds = mixed.get(tuple(row[name] for name in _OF_CELL))
-    if kinds is None:
+    reason = mixed.get(tuple(row[name] for name in _OF_CELL))
+    if reason is None:
         return row
-    reason = f"the cell has results of {kinds}: `use` yes for one of them, or a scenario of its own for each"
-    return {**row, "use": UNKNOWN, "remarks": _joined(reason, row["remarks"])}
+    remarks = _joined(sentence(reason), row["remarks"])
+    return {**row, "use": UNKNOWN, "remarks": remarks}
 
 
 def _draft_rows(draft: Draft, shared: Sequence[str], base: Path) -> Iterable[Texts]:
@@ -277,10 +274,11 @@ def _draft_rows(draft: Draft, shared: Sequence[str], base: Path) -> Iterable[Tex
         yield row
 
 
-def _rows_alone(result: Result, reason: str, base: Path) -> Iterable[_Level]:
+def _rows_alone(result: Result, reason: Finding | None, base: Path) -> Iterable[_Level]:
     """Yield the rows of a result that is in no run: a copy, or one that gave nothing."""
     row = _row(result, base) | {"use": "no"}
-    row["remarks"] = _joined(reason, row["remarks"])
+    if reason is not None:
+        row["remarks"] = _joined(sentence(reason), row["remarks"])
     run = _key(result)
     if not result.levels:
         yield _Level(run, row | {"level": _text(result.declared.rate) or UNKNOWN})
@@ -312,7 +310,7 @@ def _row(result: Result, base: Path) -> Texts:
         "guidellm": result.guidellm,
         "start": "",
         "configuration": (result.configuration or "")[:8],
-        "remarks": _joined(*(remark.text for remark in result.remarks)),
+        "remarks": _joined(*map(sentence, result.remarks)),
     }
 
 
