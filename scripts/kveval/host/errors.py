@@ -1,6 +1,8 @@
 """The base class of every failure that is reported as a cause in one line instead of a traceback."""
 
+import copyreg
 import re
+from pathlib import Path
 from typing import Any
 
 
@@ -15,6 +17,28 @@ class Failure(RuntimeError):
         super().__init__(message)
         self.code = code or _named(type(self))
         self.facts = facts
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make it again in another process from what it holds: a subclass may take other arguments."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+class FileFailure(Failure):
+    """Something is wrong with a file or a folder: `place`; `problem`: what, in words without its path."""
+
+    def __init__(
+        self, place: Path, problem: str, *, code: str = "", **facts: Any
+    ) -> None:
+        facts = {"path": place, **facts}
+        super().__init__(f"{place}: {problem}", code=code, **facts)
+        self.place = place
+        self.problem = problem
+
+    def within(self, folder: Path) -> str:
+        """Return the message with the path relative to a folder that holds the place, or is it."""
+        if self.place == folder:
+            return self.problem
+        return f"{self.place.relative_to(folder)}: {self.problem}"
 
 
 def code_of(error: BaseException) -> str:

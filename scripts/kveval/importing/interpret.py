@@ -158,12 +158,11 @@ def _report(
     errors: list[str] = []
     for number, path in enumerate(files.reports):
         try:
-            report = read_report(root / path)
+            report = read_report(root / path, name=path)
         except ReportFileError as error:
-            text = str(error).replace(f"{root}/", "")
             if files.form == SINGLE:
-                raise NoReport(text) from error
-            errors.append(text)
+                raise NoReport(str(error)) from error
+            errors.append(str(error))
             continue
         remarks = [remark("report_unusable", error=error) for error in errors]
         for other in files.reports[number + 1 :]:
