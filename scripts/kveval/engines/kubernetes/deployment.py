@@ -23,7 +23,7 @@ from kveval.engines.kubernetes.api.kinds import (
     kind_of,
 )
 from kveval.engines.kubernetes.api.names import PREFIX
-from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
+from kveval.engines.kubernetes.api.pod_logs import Follower, keep_logs
 from kveval.engines.kubernetes.leases import HeldLease
 from kveval.engines.kubernetes.lifetime import EXPIRY_S
 from kveval.engines.kubernetes.manifests.context import (
@@ -306,7 +306,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
         form = self._context.program.log_form if container == SERVER else PLAIN
         ended = error.facts.get("exit_code") is not None
         words = last_words(self._logs / f"{container}.log", form=form, only_line=ended)
-        return DeploymentError(keep_evidence(error, self._logs, words))
+        return DeploymentError(error.keep_evidence(self._logs, words))
 
     def _follow(self, pod: Document, container: str, name: str) -> Follower:
         follower = Follower(
