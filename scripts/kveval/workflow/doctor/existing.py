@@ -63,7 +63,7 @@ def _gateway(
     return error(arm, said, f"existing.{arm}.served_model", "other_model")
 
 
-def _lmcache(arm: str, address: str, specification: Specification) -> Finding:
+def _lmcache(arm: str, address: str, specification: Specification) -> FindingRow:
     """Return whether LMCache's server beside the arm's answers, and is of the declared version."""
     beside = LMCacheServer([], _NO_LOG, fetch_from(address))
     try:
