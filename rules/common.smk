@@ -18,6 +18,7 @@ STOPPING = Stopping.watch(workflow, logger.handlers)
 from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
+from kveval.host.processes import announce_workflow
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.report.files import APPENDICES, COMMAND_VARIABLE
 from kveval.workflow.brief_log import shorten_log
@@ -55,6 +56,7 @@ from kveval.workflow.invocation import (
     is_executing,
     made_files,
     plan_anyway,
+    record_parameters_without_pandas,
     target_names,
 )
 from kveval.workflow.report_settings import (
@@ -76,9 +78,10 @@ def source(name):
 
 BEGAN = time.time()
 INVOCATION = Invocation.of(workflow)
-# A workflow that uses this one as a module has a console of its own.
+# A workflow that uses this one as a module has a console of its own, and parameters of any kind.
 if Path(workflow.main_snakefile).samefile(source("Snakefile")):
     shorten_log(workflow, STOPPING.handlers)
+    record_parameters_without_pandas()
 CATALOGUES, METRICS = source("config"), source("config/metrics.yaml")
 SCRIPTS, SERVER_ENVIRONMENT = shlex.quote(source("scripts")), shlex.quote(
     source(".server-venv")
@@ -115,6 +118,7 @@ SETTINGS = report_settings(RUNS)
 os.environ.setdefault(
     COMMAND_VARIABLE, report_command(INVOCATION.configfiles, GIVEN.get("site"))
 )
+announce_workflow()
 # The file that stands for a run in the analysis, and the run's files that are inputs where jobs share no folder.
 RUN_POINTER, RUN_FILES = (
     ("measurement.json", [])

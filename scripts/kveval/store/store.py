@@ -1,10 +1,10 @@
 """The measurement store: what was measured, under the hash of what defines it, never changed afterwards.
 
 Layout: `<store>/ID/run-N/` with run.json, raw/ and SHA256SUMS (sha256sum's format), which is written last. A run of
-other hardware than the one in `run-N` lies beside it as `run-N@FINGERPRINT`, one of the same hardware that was measured
-elsewhere at the same time as `run-N@FINGERPRINT-2`. Failed attempts are kept in `failed/`, damaged entries in
-`damaged/`, work in progress in `partial/`; none of them is ever adopted. docs/store.md says how a store is checked,
-tidied and shared.
+other hardware than the one in `run-N`, or of another stack that ran already, lies beside it as `run-N@FINGERPRINT`, one
+of the same hardware that was measured elsewhere at the same time as `run-N@FINGERPRINT-2`. Failed attempts are kept in
+`failed/`, damaged entries in `damaged/`, work in progress in `partial/`; none of them is ever adopted. docs/store.md
+says how a store is checked, tidied and shared.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kveval.host.errors import Failure
+from kveval.host.errors import FileFailure
 from kveval.host.files import (
     clock_s,
     last_change_s,
@@ -44,20 +44,26 @@ Defect = Literal[
 ]
 
 
-class StoreError(Failure):
+class StoreError(FileFailure):
     """A stored measurement is damaged, incomplete or not what its place says.
 
     `defect`: no checksums yet, a file missing, a file that differs, run.json not what it should be, a file that this
-    user or host cannot read, an import whose original is gone. `path`: the file. The code is the defect where none is
-    given.
+    user or host cannot read, an import whose original is gone. `path`: the file, where the place is its folder. The
+    code is the defect where none is given.
     """
 
     def __init__(
-        self, message: str, defect: Defect, path: Path, code: str = ""
+        self,
+        place: Path,
+        problem: str,
+        defect: Defect,
+        code: str = "",
+        *,
+        path: Path | None = None,
     ) -> None:
-        super().__init__(message, code=code or defect.replace(" ", "_"))
+        super().__init__(place, problem, code=code or defect.replace(" ", "_"))
         self.defect = defect
-        self.path = path
+        self.path = path or place
 
 
 @dataclass(frozen=True)
@@ -86,19 +92,17 @@ def listed(directory: Path) -> dict[str, str]:
             if isinstance(error, FileNotFoundError | NotADirectoryError)
             else "unreadable"
         )
-        raise StoreError(
-            f"{directory}: no readable {SUMS} ({error.strerror})", defect, path
-        ) from error
+        problem = f"no readable {SUMS} ({error.strerror})"
+        raise StoreError(directory, problem, defect, path=path) from error
     except UnicodeDecodeError as error:
         raise StoreError(
-            f"{path}: not a list of checksums", "differs", path, "no_checksums"
+            path, "not a list of checksums", "differs", "no_checksums"
         ) from error
     pairs = [line.partition("  ") for line in lines]
     digests = {name: digest for digest, _, name in pairs if name}
     if RUN not in digests:
-        raise StoreError(
-            f"{directory}: {SUMS} does not list {RUN}", "differs", path, "run_unlisted"
-        )
+        problem = f"{SUMS} does not list {RUN}"
+        raise StoreError(directory, problem, "differs", "run_unlisted", path=path)
     return digests
 
 
@@ -107,16 +111,13 @@ def verify_file(directory: Path, name: str, expected: str) -> None:
     path = directory / name
     try:
         if sha256_file(path) != expected:
-            raise StoreError(f"{path}: checksum differs from {SUMS}", "differs", path)
+            raise StoreError(path, f"checksum differs from {SUMS}", "differs")
     except OSError as error:
         defect: Defect = "unreadable"
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             defect = "original missing" if path.is_symlink() else "missing"
-        raise StoreError(
-            f"{path}: listed in {SUMS}, but not readable ({error.strerror})",
-            defect,
-            path,
-        ) from error
+        problem = f"listed in {SUMS}, but not readable ({error.strerror})"
+        raise StoreError(path, problem, defect) from error
 
 
 def verify(directory: Path, key: Key, trusted: Collection[str] = ()) -> dict[str, Any]:
@@ -133,15 +134,12 @@ def verify(directory: Path, key: Key, trusted: Collection[str] = ()) -> dict[str
         facts = json.loads((directory / RUN).read_text())
         recorded = key_of(facts)
     except (ValueError, KeyError, TypeError) as error:
-        message = f"{directory / RUN}: not a run's description ({error!r})"
-        raise StoreError(message, "wrong", directory / RUN, "no_description") from error
+        problem = f"not a run's description ({error!r})"
+        raise StoreError(directory / RUN, problem, "wrong", "no_description") from error
     if recorded != key:
-        raise StoreError(
-            f"{directory}: holds {recorded}, expected {key}",
-            "wrong",
-            directory / RUN,
-            "other_run",
-        )
+        problem = f"holds {recorded}, expected {key}"
+        path = directory / RUN
+        raise StoreError(directory, problem, "wrong", "other_run", path=path)
     return facts
 
 
@@ -162,8 +160,10 @@ class Store:
         """Keep anyone from deleting between finding an entry and pointing to it. Raises StoreInUse."""
         return store_lock(self.root, exclusive=False)
 
-    def find(self, key: Key) -> Path | None:
-        """Return the complete, verified run for `key`, or None.
+    def find(
+        self, key: Key, accept: Callable[[Path], bool] = lambda place: True
+    ) -> Path | None:
+        """Return the first complete, verified run for `key` that `accept` agrees to, or None.
 
         A damaged entry is set aside with its reason, so that the run is measured again and nothing is lost; one that is
         still arriving is left alone; and one that was sealed when its job was killed is moved into place. Raises
@@ -180,8 +180,10 @@ class Store:
                 if not self.arriving(place, error):
                     self.set_aside(place, str(error))
                 continue
-            return place
-        return self._recovered(key)
+            if accept(place):
+                return place
+        recovered = self._recovered(key)
+        return recovered if recovered is not None and accept(recovered) else None
 
     def arriving(self, place: Path, error: StoreError) -> bool:
         """Tell whether an entry may lack files because it is still being copied here.
@@ -216,12 +218,16 @@ class Store:
         )
 
     def commit(
-        self, scratch: Path, key: Key, known: Mapping[str, str] | None = None
+        self,
+        scratch: Path,
+        key: Key,
+        known: Mapping[str, str] | None = None,
+        accept: Callable[[Path], bool] = lambda place: True,
     ) -> Path:
         """Seal a finished run - checksums, fsync, verification - and move it into place in one rename.
 
         `known`: checksums of files that were just computed. Return the place; or, if another host has stored an
-        equal key first, the place of that one, beside which the run then lies.
+        equal key first, and `accept` agrees to it, the place of that one, beside which the run then lies.
         """
         digests = dict(known or {})
         files = sorted(
@@ -248,7 +254,7 @@ class Store:
         share(scratch / SUMS, self.root)
         make_last([scratch])
         verify(scratch, key, trusted=digests)
-        place = self._settle(scratch, key)
+        place = self._settle(scratch, key, accept)
         self._let_go(scratch)
         return place
 
@@ -301,7 +307,12 @@ class Store:
             return []
         return sorted(places, key=lambda path: (len(path.name), path.name))
 
-    def _settle(self, folder: Path, key: Key) -> Path:
+    def _settle(
+        self,
+        folder: Path,
+        key: Key,
+        accept: Callable[[Path], bool] = lambda place: True,
+    ) -> Path:
         """Move a sealed, verified run to the first place that is free.
 
         Two hosts may do so at once: a rename onto an entry that is there fails, and so tells who was first.
@@ -318,7 +329,7 @@ class Store:
             if "@" not in place.name:
                 return place
             with contextlib.suppress(StoreError):
-                return self.find(key) or place
+                return self.find(key, accept) or place
             return place
         raise AssertionError("unreachable: there is always a next place")
 
@@ -336,7 +347,7 @@ class Store:
                 if (place / SUMS).exists() and sha256_file(place / SUMS) == sums:
                     break
                 raise StoreError(
-                    f"{folder}: gone before it was in place", "missing", folder
+                    folder, "gone before it was in place", "missing"
                 ) from error
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):

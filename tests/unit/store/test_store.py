@@ -161,6 +161,21 @@ def test_of_two_writers_the_first_wins_and_the_second_is_kept_beside(
     assert (folder / "run-2@aaaa-2" / "raw" / "pcp.tar.zst").read_bytes() == b"third"
 
 
+def test_a_run_that_is_not_agreed_to_is_left_and_another_gets_the_next_place(
+    store: Store,
+) -> None:
+    """As of two stacks that ran already on one machine: the one that answers now is not that of the first run."""
+    first = store.commit(finished(store, payload=b"first"), KEY)
+
+    def accept(place: Path) -> bool:
+        return place != first
+
+    assert store.find(KEY, accept) is None
+    second = store.commit(finished(store, payload=b"second"), KEY, accept=accept)
+    assert second.name == "run-2@aaaa"
+    assert (store.find(KEY), store.find(KEY, accept)) == (first, second)
+
+
 def test_the_second_stands_in_for_a_first_that_is_damaged(store: Store) -> None:
     store.commit(finished(store, payload=b"first"), KEY)
     store.commit(finished(store, payload=b"second"), KEY)
@@ -326,6 +341,8 @@ def test_whom_the_store_is_open_to_its_runs_are_open_to(
     try:
         place = store.commit(finished(store), KEY)
         kept = store.keep_failed(finished(store), KEY)
+        with store.no_deletions():
+            pass
     finally:
         os.umask(before)
     for folder in (
@@ -342,6 +359,7 @@ def test_whom_the_store_is_open_to_its_runs_are_open_to(
         place / "SHA256SUMS",
         place / "raw" / "pcp.tar.zst",
         kept / "run.json",
+        store.root / store_lock.LOCK,
     ):
         assert stat.S_IMODE(path.stat().st_mode) == file_mode, path
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, parse_names
 from kveval.analysis.levels.activity import SWITCHED_OFF
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
@@ -39,6 +40,7 @@ COLUMNS = (
     *(
         "server_build",
         "arm_settings",
+        "device_tokens",
         "tier_tokens",
         "tier_reported_tokens",
         "activity",
@@ -74,6 +76,8 @@ _POWER_CAP = "sw_power_cap"
 # Limits are set; clocks move a little with temperature and load.
 _SAME_LIMIT = 0.01
 _SAME_CLOCK = 0.05
+# How much memory a server finds free for its device's cache varies a little from start to start.
+_SAME_DEVICE = 0.05
 # A GPU's load changes its clock as well; a difference beyond this is a setting.
 _OTHER_CLOCK = 0.15
 # Numbers of the declared work that make it another.
@@ -132,6 +136,26 @@ def same_build(sides: Sides) -> ComparisonFinding:
     return new_finding("other_build", arm=ours, reference=theirs)
 
 
+def one_stack(sides: Sides) -> ComparisonFinding | None:
+    """Return a problem if the runs of a side were measured on several stacks that ran already; None otherwise.
+
+    All runs of a cell have one declaration, so that another build, or another size of the device's cache, is that of
+    another server at the address.
+    """
+    for side, rows in (("arm", sides.arm), ("reference", sides.reference)):
+        if {row.get("engine") for row in rows} != {"existing"}:
+            continue
+        builds, sizes = _texts(rows, "server_build"), numbers(rows, "device_tokens")
+        known = sizes[~np.isnan(sizes)]
+        least, most = (known.min(), known.max()) if known.size else (0.0, 0.0)
+        if len(builds) > 1 or not math.isclose(least, most, rel_tol=_SAME_DEVICE):
+            tokens = [float(least), float(most)]
+            return new_finding(
+                "several_stacks", side=side, builds=builds, device_tokens=tokens
+            )
+    return None
+
+
 def _plain(value: Any) -> Any:
     """A number of a table as Python's own."""
     return value.item() if isinstance(value, np.generic) else value
@@ -153,7 +177,7 @@ def activity_known(sides: Sides) -> ComparisonFinding | None:
 def tier_size(sides: Sides) -> ComparisonFinding:
     """Return whether tiers have the sizes of their cells."""
     for row in (*sides.arm, *sides.reference):
-        if TIER_CHECK in str(row.get("checks_failed") or "").split(";"):
+        if TIER_CHECK in parse_names(row.get("checks_failed")):
             reported = number(row, "tier_reported_tokens")
             return new_finding(
                 "other_tier_size",
@@ -211,7 +235,7 @@ def same_definitions(sides: Sides) -> ComparisonFinding | None:
     rows = (*sides.arm, *sides.reference)
     ours, theirs = _generators(sides.arm), _generators(sides.reference)
     if ours == theirs or not any(
-        "aggregate_only" in str(row.get("checks_warned") or "") for row in rows
+        "aggregate_only" in parse_names(row.get("checks_warned")) for row in rows
     ):
         return None
     return new_finding("other_definitions", arm=ours, reference=theirs)
@@ -239,7 +263,7 @@ def wrong_answers(rows: Rows) -> ComparisonFinding | None:
     disturbed, because the cache that served it served the others as well.
     """
     for row in rows:
-        if ANSWERS_CHECK in str(row.get("checks_failed") or "").split(";"):
+        if ANSWERS_CHECK in parse_names(row.get("checks_failed")):
             messages = [
                 outcome.message
                 for outcome in outcomes_of(row)
@@ -313,14 +337,8 @@ def _clock_differences(sides: Sides, limit: float) -> Iterator[Difference]:
 
 def _throttle_reasons(rows: Rows) -> set[str]:
     """The reasons for which GPUs were throttled in any of the runs."""
-    texts = [row.get("gpu_throttled") for row in rows]
-    return {
-        reason
-        for text in texts
-        if isinstance(text, str)
-        for reason in text.split(";")
-        if reason
-    }
+    names = [parse_names(row.get("gpu_throttled")) for row in rows]
+    return {*itertools.chain.from_iterable(names)}
 
 
 def _known(rows: Rows, column: str) -> list[float]:
@@ -621,6 +639,7 @@ INPUTS: tuple[Input, ...] = (
         same_definitions,
         activity_known,
         same_build,
+        one_stack,
         same_clocks,
         tier_size,
         undeclared_tier,

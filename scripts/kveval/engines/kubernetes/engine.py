@@ -70,6 +70,10 @@ class ClusterEngine:
             )
         }
 
+    def may_adopt(self, stored: Path, say: Log) -> bool:
+        """Return True: what defines a run is what the workflow starts."""
+        return True
+
     @contextlib.contextmanager
     def exclusive_host(self, say: Log) -> Iterator[None]:
         """Hold this run's Lease; other runs may be measured meanwhile. The last of them removes the recorder."""
@@ -145,7 +149,7 @@ class ClusterEngine:
         try:
             yield RunSession(deployer, load, recorder, scratch)
         except Failure as error:
-            deployer.failed = str(error)
+            deployer.failure = error
             deployer.close()
             # The last line of the job's log has the failure and what is left on the cluster.
             parts = [namespace_deleted(context), str(error), deployer.left]

@@ -10,10 +10,12 @@ from kveval.configuration.config import Config
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError
 from kveval.host.errors import Failure
-from kveval.host.findings import Finding, error, ok, pluralize
+from kveval.host.findings import FindingRow, error, ok, pluralize
 from kveval.host.http import HttpError, fetch_from
 from kveval.stacks.counters import CounterError
+from kveval.stacks.lmcache import LMCacheServer
 from kveval.stacks.registry import server_of
+from kveval.stacks.sidecar import SidecarError
 from kveval.stacks.versions import same_release
 from kveval.workflow.doctor.local import LocalFacts, disk_finding, pcp_finding
 
@@ -24,7 +26,7 @@ _NO_LOG = Path("the log of whoever started it")
 
 def examine_existing(
     config: Config, specifications: Sequence[Specification], facts: LocalFacts
-) -> Iterator[Finding]:
+) -> Iterator[FindingRow]:
     """Yield a finding for each arm's server, and those about this host. Nothing is switched."""
     arms = {one.cell.scenario: one for one in reversed(specifications)}
     for arm, server in config.campaign.existing.items():
@@ -35,12 +37,16 @@ def examine_existing(
                 yield _server(arm, address, server, arms[arm], names)
             if server.metrics:
                 yield _gateway(arm, server, arms[arm])
+            if server.lmcache is not None and server.switch is None:
+                yield _lmcache(arm, server.lmcache, arms[arm])
     yield disk_finding(config, specifications, facts)
     yield pcp_finding(facts)
     yield _generator(config, facts)
 
 
-def _gateway(arm: str, server: ExistingServer, specification: Specification) -> Finding:
+def _gateway(
+    arm: str, server: ExistingServer, specification: Specification
+) -> FindingRow:
     """Return whether the model is served where the load goes, in front of the replicas."""
     program, name = server_of(specification.versions), specification.model.served_name
     key = os.environ.get(server.key, "") if server.key else ""
@@ -57,13 +63,25 @@ def _gateway(arm: str, server: ExistingServer, specification: Specification) -> 
     return error(arm, said, f"existing.{arm}.served_model", "other_model")
 
 
+def _lmcache(arm: str, address: str, specification: Specification) -> FindingRow:
+    """Return whether LMCache's server beside the arm's answers, and is of the declared version."""
+    beside = LMCacheServer([], _NO_LOG, fetch_from(address))
+    try:
+        beside.identify(specification.versions)
+        beside.counters()
+    except SidecarError as failure:
+        fix = f"existing.{arm}.lmcache: where LMCache's HTTP server answers, or server.lmcache: its version"
+        return error(arm, str(failure), fix, failure.code)
+    return ok(arm, f"{address}: LMCache {beside.version}")
+
+
 def _server(
     arm: str,
     url: str,
     server: ExistingServer,
     specification: Specification,
     required: Sequence[str],
-) -> Finding:
+) -> FindingRow:
     """Return what the arm's server answers, or that it is brought into service only before its runs.
 
     `url`: its address, that of one of several replicas; `required`: names of the counters that prove the arm active.
@@ -94,11 +112,12 @@ def _server(
 
 def _counters(
     arm: str, server: ExistingServer, endpoint: Endpoint, said: str
-) -> Finding:
+) -> FindingRow:
     """Return whether the server shows its counters, and can switch loading off where the arm needs it."""
     try:
         endpoint.counters()
-        endpoint.require_counters()
+        if server.lmcache is None:
+            endpoint.require_counters()
         if not server.load_from_tier:
             endpoint.require_loading_switchable()
             said += "; requests switch loading from its tier off"
@@ -116,7 +135,7 @@ def _counters(
     return ok(arm, said)
 
 
-def _generator(config: Config, facts: LocalFacts) -> Finding:
+def _generator(config: Config, facts: LocalFacts) -> FindingRow:
     """Return whether this host has the declared load generator."""
     declared = config.campaign.server.guidellm
     install = "bash scripts/setup.sh server"
