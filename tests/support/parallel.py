@@ -2,6 +2,7 @@
 
 import functools
 import os
+import shlex
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
@@ -59,3 +60,8 @@ def give_way(item: pytest.Item) -> None:
 @functools.cache
 def _lower_priority() -> None:
     os.nice(_NICE)
+
+
+def command_alone(nodeid: str) -> str:
+    """Return the command that runs a single test, or a module that could not be imported, in one process."""
+    return f"bash scripts/test.sh -n 0 {shlex.quote(nodeid)}"
