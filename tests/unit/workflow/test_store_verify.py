@@ -275,6 +275,24 @@ def test_what_cannot_be_read_is_said_and_left(
     assert place_of(SPECIFICATION).exists()
 
 
+def test_a_file_that_differs_counts_before_one_that_cannot_be_read(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = place_of(SPECIFICATION)
+    first, *_, last = sorted(place.rglob("*.*"))
+    last.write_bytes(last.read_bytes() + b"more")
+    real = sha256_file
+
+    def refused(path: Path) -> str:
+        if path.name == first.name and place.name in path.parts:
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr("kveval.store.store.sha256_file", refused)
+    (damaged,) = told(checked(store), "damaged")
+    assert damaged["reason"] == "differs"
+
+
 # Pointers
 
 
