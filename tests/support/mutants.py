@@ -481,18 +481,21 @@ def main() -> int:
     for name in _LOADED:
         importlib.import_module(name)
     mutants, nearest, trial = drawn(args.seed, args.count), Nearest(), Trial(args.state)
+    # Now, as the copy is made: what is edited while they are judged has other lines.
+    tests = {mutant: nearest.tests(mutant, args.modules) for mutant in mutants}
+    reasons = {mutant: mutant.reason for mutant in mutants}
     for number, mutant in enumerate(mutants, start=1):
         result = trial.done.get(mutant.name)
         if result is None or (args.retry and result.outcome != "noticed"):
-            result = trial.judge(mutant, nearest.tests(mutant, args.modules))
+            result = trial.judge(mutant, tests[mutant])
         print(f"{number}/{len(mutants)} {result.outcome}: {_shown(mutant)}", flush=True)
     outcomes = {mutant: trial.done[mutant.name].outcome for mutant in mutants}
     print(*(f"{count} {what}" for what, count in Counter(outcomes.values()).items()))
     unnoticed = [mutant for mutant, outcome in outcomes.items() if outcome != "noticed"]
     for mutant in unnoticed:
-        reason = mutant.reason or "needs a test, or a reason"
+        reason = reasons[mutant] or "needs a test, or a reason"
         print(f"{outcomes[mutant]}: {_shown(mutant)}: {reason}")
-    return int(any(mutant.reason is None for mutant in unnoticed))
+    return int(any(reasons[mutant] is None for mutant in unnoticed))
 
 
 def _shown(mutant: Mutant) -> str:
