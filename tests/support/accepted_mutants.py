@@ -9,10 +9,20 @@ REASONS: Mapping[tuple[str, str, str], str] = {
         "0 -> -1",
     ): "equivalent: without streams, less than any limit in both cases",
     (
+        "configuration/deployment.py",
+        "_SHM_BYTES = 2 * GIB",
+        "2 -> 3",
+    ): "arbitrary: how much more shared memory than the tier a pod gets",
+    (
         "curve/cells.py",
         "if serving.servers == 1:",
         "1 -> 0",
     ): "equivalent: for one server the general case gives the same, only later",
+    (
+        "curve/service.py",
+        "if seconds > 0:",
+        "seconds > 0 -> seconds >= 0",
+    ): "equivalent: no batch and no wait takes no time",
     (
         "curve/speed.py",
         'np.zeros(len(start)), covariance * 2.4**2 / len(start), _STEPS, method="eigh"',
