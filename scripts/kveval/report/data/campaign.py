@@ -62,6 +62,18 @@ class ReportPlan:
     command: str = ""
     measures: bool = True
 
+    def command_with(self, settings: str) -> str:
+        """The command that measures and writes this report with other settings (KEY=VALUE, "" for none).
+
+        "" if it is not known, or measures nothing.
+        """
+        if not self.command or not self.measures:
+            return ""
+        if not settings:
+            return self.command
+        option = "" if " --config " in self.command else " --config"
+        return f"{self.command}{option} {settings}"
+
     def runs_of(self, cell: Cell) -> int:
         """The number of runs that the campaign asks for in a cell."""
         return dict(zip(self.cells, self.cell_runs, strict=False)).get(cell, self.runs)

@@ -55,9 +55,9 @@ NOTES = {
 }
 MACHINES = "**Measured on different machines:** a difference between arms may be one between machines."
 HOW_TO_READ = (
-    "Throughput is output tokens delivered per second in the measurement window. Better, worse and parity are "
-    "verdicts of tests at the campaign's error rate; the rest is [undecided, or not assessed](#not-assessed). The"
-    " words are explained in [how to read this report](#how-to-read-this-report)."
+    "Throughput is output tokens delivered per second in the measurement window. Better, worse and no "
+    "relevant difference are verdicts of tests at the campaign's error rate; [what has none](#not-assessed) is listed with"
+    " what would settle it. The words are explained in [how to read this report](#how-to-read-this-report)."
 )
 # Figures of the answer's metrics other than throughput.
 OVERVIEW = ("ttft_by_arm", "hit_rates_by_tier")
@@ -331,7 +331,7 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
         yield f"The highest throughput lies on the first or last level measured: {abbreviate(named, separator='; ')}."
     if plan.runs < 5:
         yield (
-            "With so few runs small differences stay undecided, and parity is seldom shown even where it holds."
+            "With so few runs small differences cannot be told yet, and that a difference is not relevant is seldom shown."
         )
     for cells in equal_configurations(measured):
         yield f"{cells} ran the same configuration: a difference between them is noise."

@@ -32,12 +32,12 @@ from kveval.report.data.comparisons import (
     naming_of,
     qualifier,
     values_text,
-    verdict_text,
-    verdict_words,
+    verdict_cell,
 )
+from kveval.report.vocabulary import verdict_words
 
 TTFT = "ttft_ms_p50"
-_PARITY_CHANCE = "chance that parity would show, %"
+_PARITY_CHANCE = "chance to show no relevant difference, %"
 
 
 def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
@@ -71,7 +71,7 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             comparison = comparisons.get((cell, metric))
             if comparison:
                 row.append(_beside_change(measured, comparison, level))
-                row += [effect_text(comparison), verdict_text(comparison)]
+                row += [effect_text(comparison), verdict_cell(comparison)]
             else:
                 row += [_value_at(measured, cell, level, metric), "", ""]
         if not runs:
@@ -268,7 +268,7 @@ def comparison_table(measured: Measured, model: str, metric: str) -> Table:
             else ""
         )
         rows.append(
-            [*values, verdict_text(row), at, chance, text_or_blank(row["reason"])]
+            [*values, verdict_cell(row), at, chance, text_or_blank(row["reason"])]
         )
     return Table(header, rows, frozenset({2, 3, 5, 6}))
 
@@ -294,7 +294,7 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     header = [
         "model",
         "better than the baseline",
-        "at parity with it",
+        "no relevant difference from it",
         "worse",
         "not decided",
         "conclusion",
@@ -354,7 +354,7 @@ def _conclusion(arms_by_column: Mapping[str, Sequence[str]], baseline: str) -> s
     )
     if len(better) == 1:
         return "the arm that is better" + (
-            " (others are undecided or not assessed)" if pending else ""
+            " (others have no verdict yet)" if pending else ""
         )
     if better:
         return "one of the arms that are better; the tables of arms against each other compare them"

@@ -23,7 +23,7 @@ from kveval.report.data.campaign import (
 from kveval.report.data.comparisons import (
     baseline_comparisons,
     effect_text,
-    verdict_text,
+    verdict_cell,
 )
 
 NONE_MET = "none met"
@@ -112,7 +112,7 @@ def _verdict(
         if explained and rows[0]["verdict"] not in words.VERDICTS
         else ""
     )
-    stated = verdict_text(rows[0])
+    stated = verdict_cell(rows[0])
     return [effect_text(rows[0]), f"{stated}: {reason}" if reason else stated]
 
 
