@@ -353,7 +353,9 @@ def _counted(plan: ReportPlan, verdict: str, rows: Sequence[Row]) -> str:
         return _within_margin(plan)
     bounded = [row for row in rows if row["verdict"] == words.IDLE]
     if len(bounded) == len(rows):
-        return vocabulary.cost_text(max(bounded, key=lambda row: float(row["cost_percent"])))
+        return vocabulary.cost_text(
+            max(bounded, key=lambda row: float(row["cost_percent"]))
+        )
     without = (row for row in rows if row["verdict"] not in words.VERDICTS)
     reasons = Counter(filter(None, (text_or_blank(row["reason"]) for row in without)))
     if not reasons:

@@ -20,12 +20,12 @@ from tests.support.synthetic import (
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
-from kveval.report.build_result import check_findings
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import defect_sentences, footer, working_set
 from kveval.report.markdown import markdown_table, render
 from kveval.report.parts.blocks import tables_by_model
 from kveval.report.report import ReportError, report_tree, write_report
+from kveval.report.result.checks import check_findings
 from kveval.report.tables.caches import budget_table
 from kveval.report.tables.system import check_tables
 from kveval.store.run_file import Repeat

@@ -21,14 +21,13 @@ from kveval.analysis.statistics.exclusions import REASONS
 from kveval.analysis.system.metrics import with_system_metrics
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
-from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.answer import answer_of
-from kveval.report.build_result import check_findings
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
+from kveval.report.result.checks import check_findings
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import command_lines, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
@@ -571,8 +570,16 @@ def test_what_is_open_comes_with_what_would_settle_it(
         (THROUGHPUT, {"checks_failed": "no_reuse"}, "prompts with shared prefixes"),
         (THROUGHPUT, {"checks_failed": "window"}, "levels that pass"),
         (THROUGHPUT, {"activity": "not shown"}, "a recording of the server's metrics"),
-        (THROUGHPUT, {"run": [1, 8, 9]}, "the 4 missing runs, which `snakemake report`"),
-        (THROUGHPUT, {"run": [1, 2, 9]}, "the 2 missing runs, which `snakemake report`"),
+        (
+            THROUGHPUT,
+            {"run": [1, 8, 9]},
+            "the 4 missing runs, which `snakemake report`",
+        ),
+        (
+            THROUGHPUT,
+            {"run": [1, 2, 9]},
+            "the 2 missing runs, which `snakemake report`",
+        ),
         (THROUGHPUT, {"model": "other"}, "measure its baseline"),
         (
             THROUGHPUT,

@@ -25,6 +25,7 @@ from kveval.report.figures.axes import (
     model_rows,
     panels,
 )
+from kveval.report.vocabulary import verdict_of
 
 VERDICT_COLOURS = {
     words.BETTER: "#0072B2",
@@ -127,7 +128,7 @@ def _arms_of(data: FigureData, model: str) -> list[Cell]:
 def _key(comparison: pd.DataFrame) -> list[Line2D]:
     named = {**VERDICT_COLOURS, words.INCONCLUSIVE: PALE}
     handles = [
-        Line2D([], [], color=colour, marker="o", label=verdict)
+        Line2D([], [], color=colour, marker="o", label=verdict_of({"verdict": verdict}))
         for verdict, colour in named.items()
     ]
     for verdict, colour in _IDLE_COLOURS.items():
