@@ -228,8 +228,8 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     plan: ReportPlan, measured: Measured
 ) -> None:
     declared = with_contrast(measured)
-    table = comparison_table(declared, "Qwen3-14B", "throughput_tok_s")
-    assert row(table, "lmcache-local 20K", "lmcache-local 10K", EFFECT)
+    table = comparison_table(plan, declared, "Qwen3-14B")
+    assert row(table, f"{ONE.label} against {OTHER.label}", "Throughput", EFFECT)
     assert strategy_table(plan, declared).rows == strategy_table(plan, measured).rows
     assert (
         arms_table(plan, declared, ONE.model).rows
@@ -246,14 +246,28 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     )
 
 
+def test_comparisons_are_in_the_order_of_cells_then_of_quantities(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    table = comparison_table(plan, with_contrast(measured), ONE.model)
+    arms = [row[0].partition(" against ")[0] for row in table.rows]
+    cells = list(dict.fromkeys(arms))
+    assert arms == sorted(arms, key=cells.index)
+    assert cells[:2] == ["native-offload 10K", "native-offload 20K"]
+    own = [row[:2] for row in table.rows if row[0].startswith(ONE.label)]
+    titles = [title for title in METRIC_TITLES.values() if title != "Goodput"]
+    assert own[1] == [f"{ONE.label} against {OTHER.label}", "Throughput"]
+    assert [quantity for _, quantity in own] == ["Throughput", *titles]
+
+
 def test_what_is_only_indicative_says_what_it_points_to(
     plan: ReportPlan, measured: Measured
 ) -> None:
     hint = with_contrast(
         measured, verdict="indicative", indication="better", reason="single runs"
     )
-    table = comparison_table(hint, "Qwen3-14B", "throughput_tok_s")
-    pair = ("lmcache-local 20K", "lmcache-local 10K")
+    table = comparison_table(plan, hint, "Qwen3-14B")
+    pair = (f"{ONE.label} against {OTHER.label}", "Throughput")
     assert "cannot tell yet, indicates better" in row(table, *pair)
     compared = f"{ONE.label} against {OTHER.label}"
     assert row(
@@ -267,7 +281,7 @@ def test_what_is_only_indicative_says_what_it_points_to(
         grounds="another_time",
         reason="",
     )
-    table = comparison_table(late, "Qwen3-14B", "throughput_tok_s")
+    table = comparison_table(plan, late, "Qwen3-14B")
     pointed_to = "indicates no relevant difference, measured at another time"
     assert f"cannot tell yet, {pointed_to}" in row(table, *pair)
     assert row(

@@ -50,8 +50,9 @@ WORDS = Table(
             " what an idle arm costs at most, 90 %, as in the test",
         ],
         [
-            "chance to show no relevant difference",
-            "if none of the arms differed, at this spread and number of runs, after Holm's correction",
+            "chance of showing none",
+            "that no relevant difference would be shown if none of the arms differed, at this spread and number of runs,"
+            " after Holm's correction",
         ],
         [
             "samples",
