@@ -113,7 +113,7 @@ def _report(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     for model in plan.models_by_size:
         yield markdown_table(arms_table(plan, measured, model))
         yield markdown_table(comparison_table(plan, measured, model))
-    comparisons = [row.model_dump() for row in comparison_results(measured)]
+    comparisons = [row.model_dump() for row in comparison_results(plan, measured)]
     yield json.dumps(comparisons, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -16,8 +16,10 @@ from kveval.report.answer import CampaignAnswer
 from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
 from kveval.report.data.run_facts import (
     distinct_workloads,
+    machine_descriptions,
     machines,
     tiers_of,
+    versions_by_title,
     versions_by_tool,
 )
 from kveval.report.figures.names import find_figure
@@ -36,11 +38,14 @@ from kveval.report.result.model import (
     ReportedExclusion,
     ReportedFigure,
     ReportedInterval,
+    ReportedOrigin,
     ReportedTimes,
 )
 from kveval.report.tables.configuration import method_hash_of
-from kveval.report.tables.not_assessed import gaps_of
+from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
 from kveval.report.tables.reuse import predicted_gains
+from kveval.report.vocabulary import verdict_of
+from kveval.store.run_file import Run
 
 # A row of a table.
 Row = Mapping[Any, Any]
@@ -62,6 +67,7 @@ def campaign_result(
     return CampaignResult(
         answer=ReportedAnswer.model_validate(answer, from_attributes=True),
         campaign=ReportedCampaign.model_validate(plan, from_attributes=True),
+        origin=_origin(plan, measured.runs),
         engine=measured.runs[0].engine,
         weights=measured.runs[0].weights,
         hardware=[dict(facts) for facts in machines(measured.runs).values()],
@@ -73,7 +79,7 @@ def campaign_result(
             model: measured.common_level(model) for model in plan.models_by_size
         },
         cells=[_cell(plan, measured, cell) for cell in plan.ordered_cells],
-        comparisons=comparison_results(measured),
+        comparisons=comparison_results(plan, measured),
         one_request=[
             _source_times(row)
             for row in one_request_times(measured.runs).to_dict("records")
@@ -86,9 +92,26 @@ def campaign_result(
     )
 
 
-def comparison_results(measured: Measured) -> list[ReportedComparison]:
+def _origin(plan: ReportPlan, runs: Sequence[Run]) -> ReportedOrigin:
+    days = sorted(run.started[:10] for run in runs if run.started)
+    commits = (run.build.get("commit") for run in runs)
+    return ReportedOrigin(
+        measured_on=list(dict.fromkeys((*days[:1], *days[-1:]))),
+        command=plan.command,
+        workflow_commit=plan.workflow_commit,
+        versions=versions_by_title(runs),
+        server_commits=list(dict.fromkeys(filter(None, commits))),
+        machines=machine_descriptions(runs),
+        measurements=list(dict.fromkeys(run.measurement for run in runs)),
+    )
+
+
+def comparison_results(
+    plan: ReportPlan, measured: Measured
+) -> list[ReportedComparison]:
     """Return every comparison: arms with their baselines, then declared pairs of arms."""
-    return [_comparison(row) for row in measured.all_comparisons.to_dict("records")]
+    rows = measured.all_comparisons.to_dict("records")
+    return [_comparison(plan, row) for row in rows]
 
 
 def prediction_results(plan: ReportPlan, measured: Measured) -> list[Prediction]:
@@ -160,7 +183,7 @@ def _latency(peak: pd.Series[Any], name: str) -> Latency:
     return Latency(**{key: peak[f"{name}_ms_{key}"] for key in Latency.model_fields})
 
 
-def _comparison(row: Row) -> ReportedComparison:
+def _comparison(plan: ReportPlan, row: Row) -> ReportedComparison:
     columns = {name: row.get(name) for name in ReportedComparison.model_fields}
     texts = ("bound", "qualifier", "indication")
     against = Cell.from_path(row["baseline"]).row if row["baseline"] else None
@@ -170,6 +193,8 @@ def _comparison(row: Row) -> ReportedComparison:
             "against": against,
             "effect_percent": _effect(row),
             "reason": text_or_blank(row["reason"]),
+            "shown_verdict": verdict_of(row),
+            "next_step": next_step_for(plan, row) if is_open(row) else None,
             "grounds": ground_codes(row),
             "exclusions": [
                 ReportedExclusion(**asdict(run)) for run in read_exclusions(row)

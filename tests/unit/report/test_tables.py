@@ -601,6 +601,7 @@ def test_what_is_open_comes_with_what_would_settle_it(
             "one more run of each cell: `snakemake report --config runs=4`; what is measured",
         ),
         (THROUGHPUT, {"checks_failed": ["", "window", "window"]}, "levels that pass"),
+        (THROUGHPUT, {"run": [1, 1, 1], "checks_failed": "window"}, "levels that pass"),
         (THROUGHPUT, {"run": [1, 2, 1]}, "the missing run, which `snakemake report`"),
         (THROUGHPUT, {THROUGHPUT: [90.0, 0.0, 91.0]}, "a server that answers"),
     ],

@@ -96,7 +96,7 @@ def test_checks_are_counted_by_name_and_failures_named() -> None:
     assert failed.passed == counts.passed - 1
     path = Cell.from_row(levels.iloc[0].to_dict()).path
     assert [*failed.remarks()] == [
-        "failed 2 times: the rate fell",
+        "[failed](#checks) 2 times: the rate fell",
         f"what failed, level by level: `kveval show {path}`",
     ]
 

@@ -10,6 +10,7 @@ from tests.unit.report.test_report_claims import CAMPAIGNS
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.statistics import verdict_words as words
 from kveval.report import next_steps
+from kveval.report.build_result import comparison_results
 from kveval.report.vocabulary import (
     CANNOT_TELL_YET,
     IDLE,
@@ -69,6 +70,14 @@ def test_too_few_runs_are_not_yet_a_verdict_and_say_what_is_needed() -> None:
     named = "For Qwen3-8B with native-offload 10K"
     assert step.text == f"{named}: the missing run, which `snakemake report` measures."
     assert next_steps.command_of(plan, [step]) == "snakemake report"
+    (reported,) = (
+        comparison
+        for comparison in comparison_results(plan, measured)
+        if (comparison.scenario, comparison.model) == few
+        and comparison.metric == THROUGHPUT
+    )
+    assert reported.shown_verdict == CANNOT_TELL_YET
+    assert reported.next_step == "the missing run, which `snakemake report` measures"
 
 
 @pytest.mark.parametrize(

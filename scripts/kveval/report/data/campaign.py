@@ -61,6 +61,8 @@ class ReportPlan:
     # not for runs that were imported or compared.
     command: str = ""
     measures: bool = True
+    # The commit of the workflow that writes it, see `host.shipped.library_commit`.
+    workflow_commit: str = ""
 
     def command_with(self, settings: str) -> str:
         """The command that measures and writes this report with other settings (KEY=VALUE, "" for none).

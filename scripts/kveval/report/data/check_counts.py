@@ -47,7 +47,8 @@ class CheckCounts:
     def remarks(self) -> Iterator[str]:
         """Yield what failed in words, the command that shows one, and how many others warned, with the most frequent."""
         for name, count in [*self.failed.items()][:_MOST]:
-            yield f"failed {_times(count)}: {self._finding('fail', name)}"
+            finding = self._finding("fail", name)
+            yield f"[failed](#checks) {_times(count)}: {finding}"
         if len(self.failed) > _MOST:
             yield f"{len(self.failed) - _MOST} more [failed](#checks)"
         if self.failed and self.example:

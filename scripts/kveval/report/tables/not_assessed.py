@@ -114,15 +114,17 @@ class RunsLacking:
 def runs_lacking(plan: ReportPlan, row: Mapping[Any, Any]) -> RunsLacking | None:
     """Return the runs that a comparison lacks for a verdict; None if it lacks none, or if others would not help.
 
-    They would not where runs failed, which is a result, or where several are left out for something to be removed.
+    They would not where runs failed, which is a result, or where all or several are left out for something to be
+    removed.
     """
     usable = _usable_runs(row)
     if usable is None:
         return None
     exclusions = read_exclusions(row)
     left_out = [found for found in exclusions if found.code not in _ABSENT_RUNS]
-    several = len({found.run for found in left_out}) > 1
-    if several or any(found.failed for found in left_out):
+    runs_left_out = {found.run for found in left_out}
+    has_cause = len(runs_left_out) > 1 or (bool(runs_left_out) and usable == 0)
+    if has_cause or any(found.failed for found in left_out):
         return None
     missing = len(_missing_runs(plan, row, exclusions))
     return RunsLacking(missing, max(MIN_RUNS - usable - missing, 0))
@@ -185,13 +187,8 @@ def gaps_of(
 
 def _open_comparisons(plan: ReportPlan, measured: Measured) -> Iterator[Gap]:
     """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
-    table = measured.all_comparisons
-    # What an idle arm would gain stays open, whatever it costs.
-    open_ = table[
-        ~table["verdict"].isin(words.DECIDED) | (table["verdict"] == words.IDLE)
-    ]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
-    for row in open_.to_dict("records"):
+    for row in filter(is_open, measured.all_comparisons.to_dict("records")):
         late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
         reason = "; ".join(filter(None, (late, text_or_blank(row["reason"]))))
         cell = Cell.from_row(row).label
@@ -212,6 +209,11 @@ def _open_comparisons(plan: ReportPlan, measured: Measured) -> Iterator[Gap]:
                 why=reason or "no verdict",
                 settled_by=settling,
             )
+
+
+def is_open(row: Mapping[Any, Any]) -> bool:
+    """Return whether a comparison has no deciding verdict; what an idle arm would gain is open, whatever it costs."""
+    return row["verdict"] not in words.DECIDED or row["verdict"] == words.IDLE
 
 
 def next_step_for(plan: ReportPlan, row: Mapping[Any, Any]) -> str:

@@ -258,7 +258,7 @@ def comparison_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
     return Table(header, rows, frozenset({2, 5, 6, 7}))
 
 
-def _by_cell_and_quantity(row: Mapping[Any, Any]) -> tuple[int, int, int]:
+def _by_cell_and_quantity(row: Mapping[Any, Any]) -> tuple[Any, ...]:
     quantities = [*METRIC_TITLES]
     metric = str(row["metric"])
     place = quantities.index(metric) if metric in quantities else len(quantities)
