@@ -7,7 +7,7 @@ simulations of one server, with and without a tier, applied to what was measured
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -89,6 +89,7 @@ class Basis:
     specification: Specification
     device_tokens: int
     levels: Mapping[int, Sequence[MeasuredLevel]]
+    batch_tokens: int
     speed: FittedSpeed
     copies: TierCopies
 
@@ -119,7 +120,14 @@ class Basis:
             for run in range(1, runs + 1)
         ]
         observed = [
-            _observed(self.specification, self.device_tokens, level, seen, [])
+            _observed(
+                self.specification,
+                self.device_tokens,
+                self.batch_tokens,
+                level,
+                seen,
+                [],
+            )
             for seen in measured
         ]
         draws: list[dict[float, Floats]] = []
@@ -189,27 +197,35 @@ def basis_of(
     device_tokens: int,
     levels: Mapping[int, Sequence[MeasuredLevel]],
     copies: TierCopies,
+    hardware: Mapping[str, Any],
 ) -> Basis:
-    """Return the basis from the levels of a cell without a tier; `device_tokens`: what each server's device holds."""
+    """Return the basis from the levels of a cell without a tier; `device_tokens`: what each server's device holds.
+
+    `hardware`: of its runs, which decides what a server computes in one batch.
+    """
+    batch_tokens = server_of(specification.versions).batch_tokens(
+        specification.argv, hardware.get("gpus") or ()
+    )
     pairs = [(level, seen) for level in levels for seen in levels[level]]
     chosen = [
         pairs[place]
         for place in np.unique(np.linspace(0, len(pairs) - 1, _FITTED).astype(int))
     ]
     observed = [
-        _observed(specification, device_tokens, level, seen, requests)
+        _observed(specification, device_tokens, batch_tokens, level, seen, requests)
         for level, seen in chosen
         for requests in demands(
             specification, level, seen.run, _most(seen.requests), device_tokens, [_NONE]
         )
     ]
     fitted = fit_speed(observed, context_share(specification.model.geometry))
-    return Basis(specification, device_tokens, levels, fitted, copies)
+    return Basis(specification, device_tokens, levels, batch_tokens, fitted, copies)
 
 
 def _observed(
     specification: Specification,
     device_tokens: int,
+    batch_tokens: int,
     level: int,
     measured: MeasuredLevel,
     requests: Sequence[Demanded],
@@ -219,7 +235,7 @@ def _observed(
         window=measured.window,
         streams=workloads.streams_at(specification.workload, level),
         device_tokens=device_tokens,
-        batch_tokens=server_of(specification.versions).batch_tokens(specification.argv),
+        batch_tokens=batch_tokens,
         throughput_tok_s=measured.throughput_tok_s,
         itl_ms=measured.itl_ms,
         ttft_ms=measured.ttft_ms,

@@ -235,11 +235,8 @@ def _basis(
     quiet = rows[~warned(rows, disturbed)]
     first_runs = sorted(quiet["run"].unique())[:RUNS_READ]
     measured = measured_levels(quiet[quiet["run"].isin(first_runs)], requests)
-    reported = (
-        run.server.get("facts", {}).get("kv_cache_tokens")
-        for run in runs
-        if run.cell == cell
-    )
+    own = [run for run in runs if run.cell == cell]
+    reported = (run.server.get("facts", {}).get("kv_cache_tokens") for run in own)
     device_tokens = specification.budget.device_tokens or next(
         filter(None, reported), None
     )
@@ -249,4 +246,5 @@ def _basis(
     )
     if not measured or device_tokens is None or most > _MOST_REQUESTS:
         return None
-    return basis_of(specification, int(device_tokens), measured, tier_copies(runs))
+    copies, hardware = tier_copies(runs), own[0].hardware
+    return basis_of(specification, int(device_tokens), measured, copies, hardware)

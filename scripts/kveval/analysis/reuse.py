@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.estimators.intervals import half_width
-from kveval.analysis.levels.server_counters import looked_up_tokens, server_delta
+from kveval.analysis.levels.server_counters import found_tokens, server_delta
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
@@ -132,7 +132,7 @@ def _curves(
     else:
         specification = _with_longer_blocks(specification, level.level, len(sent))
         prompts = _drawn_prompts(specification, run, level, sent)
-    prompts = _looked_up(prompts, looked_up_tokens(level.counters))
+    prompts = _looked_up(prompts, found_tokens(level.counters).prompts)
     curves = curves_of_prompts(specification, prompts, int(device))
     pooled = pooled_shares(specification, prompts, curves)
     return curves, pooled, prompts.counted_tokens

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, common_level, rows_of
-from kveval.analysis.levels.server_counters import looked_up_tokens, server_delta
+from kveval.analysis.levels.server_counters import found_tokens, server_delta
 from kveval.analysis.one_request import one_request_times
 from kveval.analysis.reuse import TOLERANCE_POINTS, read_curve
 from kveval.analysis.statistics.verdict_words import VERDICTS
@@ -339,13 +339,14 @@ def _tokens_of_runs(
 
 def _counted(run: Run, entry: LevelRun) -> dict[str, Any]:
     counters = entry.counters
+    found = found_tokens(counters)
     store = counters.get("lmcache_mp_lookup_hit_l2_tokens_total")
     return {
         "run": run.run,
         "level": entry.level,
-        "prompts": looked_up_tokens(counters),
-        "device": server_delta(counters, "prefix_cache_hits"),
-        "behind": server_delta(counters, "external_prefix_cache_hits"),
+        "prompts": found.prompts,
+        "device": found.device,
+        "behind": found.behind,
         "store": math.nan if store is None else store.delta,
         "delivered_device": server_delta(counters, "delivered_device_tokens"),
         "delivered_behind": server_delta(counters, "delivered_external_tokens"),

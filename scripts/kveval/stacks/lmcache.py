@@ -24,6 +24,7 @@ PRIVATE = {"LMCACHE_TRACK_USAGE": "false"}
 # A request that is aborted between lookup and retrieval leaves its read locks behind for 300 s (LMCache 0.5.6). Locks
 # that exist for this many seconds, without a transfer and without a request in vLLM, are taken to be such locks.
 ABANDONED_S = 3.0
+_BY_NAME = {"l1_manager": "l1_managers", "store_controller": "store_controllers"}
 _ANSWER_S = 10.0
 
 
@@ -147,17 +148,20 @@ class LMCacheServer(HttpSidecar):
             time.sleep(POLL_S)
 
     def _storage(self) -> dict[str, Any]:
-        """Return the tiers' part of /status. Raises SidecarError if it lacks what is read here."""
+        """Return the tiers' part of /status, tiers by name. Raises SidecarError if it lacks what is read here."""
         answer = self._ask("/status")
         storage = answer.get("storage_manager") if isinstance(answer, dict) else None
-        if (
-            not isinstance(storage, dict)
-            or not {"l1_managers", "store_controllers"} <= storage.keys()
-        ):
-            raise SidecarError(
-                f"LMCache's /status has no l1_managers and store_controllers; see {self.log}"
-            )
-        return storage
+        if isinstance(storage, dict):
+            # LMCache 0.5.3 has one tier, which it does not name; 0.5.6 has several by name.
+            for one, by_name in _BY_NAME.items():
+                if one in storage:
+                    storage.setdefault(by_name, {"": storage[one]})
+            if set(_BY_NAME.values()) <= storage.keys():
+                return storage
+        raise SidecarError(
+            f"LMCache's /status has no {' and '.join(_BY_NAME.values())}, nor {' and '.join(_BY_NAME)};"
+            f" see {self.log}"
+        )
 
     def _ask(self, path: str, method: str = "GET", body: object = None) -> Any:
         try:

@@ -166,8 +166,10 @@ class ModelServer(RunningServer):
         """Tell whether what the device holds of finished requests serves later ones."""
         return True
 
-    def batch_tokens(self, argv: Sequence[str]) -> int:
-        """Return the most tokens that it computes in one batch."""
+    def batch_tokens(
+        self, argv: Sequence[str], gpus: Sequence[Mapping[str, Any]] = ()
+    ) -> int:
+        """Return the most tokens that it computes in one batch; `gpus`: that it runs on, as run.json has them."""
         return _BATCH_TOKENS
 
     def pinned_layouts(

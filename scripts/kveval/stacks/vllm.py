@@ -29,7 +29,7 @@ from kveval.stacks.counters import MetricSample
 from kveval.stacks.model_server import Arm, ModelServer
 from kveval.stacks.running_server import Completion, RunningFacts
 from kveval.stacks.talk import Ask
-from kveval.stacks.vllm_memory import estimate_for, given_flags
+from kveval.stacks.vllm_memory import default_batch_tokens, estimate_for, given_flags
 
 # From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was
 # (vllm/v1/kv_offload/cpu/spec.py); earlier ones pin private memory.
@@ -45,7 +45,6 @@ _SWITCHES_LOADING_SINCE = Version("0.32")
 _WITHOUT_LOADING = {"kv_transfer_params": {"max_load_tokens": 0}}
 _INTERVAL, _MATCH_UNIT = "--prefix-cache-retention-interval", "--prefix-match-unit"
 # vLLM's default on CPUs, and on GPUs below 70 GiB.
-_BATCH_TOKENS = 2048
 _MIB = 2**20
 # Shared-memory queues between its processes: one to all workers, one back from each.
 _QUEUE_TO_WORKERS_BYTES = 160 * _MIB
@@ -277,10 +276,14 @@ class Vllm(ModelServer):
         """Tell whether the prefix cache is on, as it is by default."""
         return "--no-enable-prefix-caching" not in argv
 
-    def batch_tokens(self, argv: Sequence[str]) -> int:
-        """Return --max-num-batched-tokens, or its default."""
+    def batch_tokens(
+        self, argv: Sequence[str], gpus: Sequence[Mapping[str, Any]] = ()
+    ) -> int:
+        """Return --max-num-batched-tokens, or its default on these GPUs."""
         flag = "--max-num-batched-tokens"
-        return int(argv[argv.index(flag) + 1]) if flag in argv else _BATCH_TOKENS
+        if flag in argv:
+            return int(argv[argv.index(flag) + 1])
+        return default_batch_tokens(gpus)
 
     def pinned_layouts(
         self, argv: Sequence[str], version: str, layers: int, *, on_cpu: bool

@@ -8,7 +8,7 @@ constants were fitted to the start-up logs in benchmarks/device_truths.yaml; the
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packaging.version import Version
 
@@ -31,6 +31,8 @@ _GRAPHS_GIB, _GRAPHS_SINCE = 0.8, Version("0.21")
 _SECOND_RUNNER_SINCE = Version("0.26")
 # vLLM's own defaults (vllm/engine/arg_utils.py): max_num_seqs and max_num_batched_tokens of a server.
 _LARGE_GIB, _LARGE, _SMALL = 70, (1024, 8192), (256, 2048)
+_SMALL_BATCHES = "a100"
+"""GPUs with this in their names are small ones, whatever their memory."""
 # The overhead is at least and at most so many times what is computed.
 _LEAST, _MOST = 0.65, 1.55
 # Arguments that set the size of the cache, or take memory that is not computed here.
@@ -66,6 +68,22 @@ class ServerMemory(NamedTuple):
     compiled: bool = True
 
 
+def default_batch_tokens(gpus: Sequence[Mapping[str, Any]]) -> int:
+    """Return the max_num_batched_tokens that a server takes by itself on these GPUs; on CPUs those of a small one.
+
+    `gpus`: each with its `name` and `memory_bytes`, as run.json has them.
+    """
+    memory_gib = min((gpu.get("memory_bytes") or 0 for gpu in gpus), default=0) / GIB
+    small = any(_SMALL_BATCHES in str(gpu.get("name", "")).lower() for gpu in gpus)
+    return _batch_defaults(memory_gib, small)[1]
+
+
+def _batch_defaults(memory_gib: float, small_batches: bool) -> tuple[int, int]:
+    """Return max_num_seqs and max_num_batched_tokens."""
+    large = memory_gib >= _LARGE_GIB and not small_batches
+    return _LARGE if large else _SMALL
+
+
 def estimate_device(server: ServerMemory, gpu: Gpu, name: str = "") -> DeviceEstimate:
     """Estimate the tokens that a server's device holds; 0 where the weights leave nothing. `name`: of the GPU."""
     usable = gpu.memory_gib * server.utilization
@@ -94,8 +112,7 @@ def estimate_device(server: ServerMemory, gpu: Gpu, name: str = "") -> DeviceEst
 def _overhead_gib(server: ServerMemory, gpu: Gpu) -> float:
     """Return what a rank's profiling run takes beside the weights, GiB."""
     version, shape = Version(server.version), server.geometry
-    large = gpu.memory_gib >= _LARGE_GIB and not gpu.small_batches
-    seqs, batched = _LARGE if large else _SMALL
+    seqs, batched = _batch_defaults(gpu.memory_gib, gpu.small_batches)
     seqs = server.max_num_seqs or seqs
     batched = server.max_num_batched_tokens or batched
     per_logit = _SAMPLING_BYTES if version >= _SAMPLING_SINCE else _SORTING_BYTES

@@ -218,6 +218,31 @@ def test_a_gpu_that_was_throttled_on_one_side_is_said_beside_the_verdict() -> No
     )
 
 
+@pytest.mark.parametrize("scenario", [ARM, "no-offload"])
+def test_an_arm_that_computes_up_to_the_power_limit_is_no_throttled_machine(
+    scenario: str,
+) -> None:
+    frame = on_gpus(campaign(-0.1))
+    frame.loc[frame["scenario"] == scenario, ["gpu_throttled", "gpu_clock_mhz"]] = (
+        "sw_power_cap",
+        1700.0,
+    )
+    row = judged(frame)
+    assert (row["verdict"], row["qualifier"]) == (words.WORSE, "")
+    assert row["basis_clocks"].startswith("equal limits, ")
+
+
+def test_a_thermal_limit_beside_the_power_limit_is_said_beside_the_verdict() -> None:
+    row = judged(
+        on_gpus(
+            campaign(-0.1),
+            gpu_throttled="sw_power_cap;sw_thermal_slowdown",
+            gpu_clock_mhz=1700.0,
+        )
+    )
+    assert row["qualifier"] == "GPU throttled on one side"
+
+
 def test_clocks_that_may_differ_by_load_are_said_beside_the_verdict() -> None:
     row = judged(on_gpus(campaign(-0.1), gpu_clock_mhz=1750.0))
     assert (row["verdict"], row["qualifier"]) == (words.WORSE, "other GPU clocks")

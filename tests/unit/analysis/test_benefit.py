@@ -26,7 +26,7 @@ CONFIG = REPOSITORY / "config"
 SPEED = ServerSpeed(
     token_s=5e-5, context_share=2e-4, batch_s=0.004, answer_s=0.0005, request_s=0.01
 )
-LEVEL, DEVICE = 2, 17_920
+LEVEL, DEVICE, BATCH_TOKENS = 2, 17_920, 2048
 UNCOPIED = TierCopies()
 SEEN = MeasuredLevel(
     run=1,
@@ -54,6 +54,7 @@ def basis(copies: TierCopies = UNCOPIED, *speeds: ServerSpeed) -> Basis:
         of("no-offload", 0),
         DEVICE,
         {LEVEL: [SEEN]},
+        BATCH_TOKENS,
         FittedSpeed(drawn[0], drawn, 0.0),
         copies,
     )
@@ -127,6 +128,7 @@ def test_an_open_loop_is_answered_at_its_rate_until_it_saturates():
             of("no-offload", 0, config),
             DEVICE,
             {level: [seen]},
+            BATCH_TOKENS,
             FittedSpeed(speed, [speed], 0),
             TierCopies(),
         )
@@ -139,10 +141,19 @@ def test_an_open_loop_is_answered_at_its_rate_until_it_saturates():
 
 
 def test_the_speed_follows_from_the_levels():
-    made = basis_of(of("no-offload", 0), DEVICE, {LEVEL: [SEEN]}, TierCopies())
+    made = basis_of(of("no-offload", 0), DEVICE, {LEVEL: [SEEN]}, TierCopies(), {})
+    assert made.batch_tokens == BATCH_TOKENS
     assert made.cell == Cell("Qwen3-0.6B", "no-offload", 0) and made.runs == [1]
     # Both streams' prompts, a quarter of them on the device, in the time of a request.
     assert 0.1 < made.speed.best.prefill_s(0, 6032) < 1.0
+
+
+def test_a_server_on_a_large_gpu_computes_larger_batches():
+    gpu = {"name": "NVIDIA H100 80GB HBM3", "memory_bytes": 85_520_809_984}
+    made = basis_of(
+        of("no-offload", 0), DEVICE, {LEVEL: [SEEN]}, TierCopies(), {"gpus": [gpu]}
+    )
+    assert made.batch_tokens == 8192
 
 
 def test_a_tokens_context_counts_as_its_operations():

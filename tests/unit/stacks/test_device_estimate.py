@@ -12,6 +12,7 @@ from kveval.campaign.sizing import gib, weight_bytes
 from kveval.configuration.loading import load_config
 from kveval.stacks.vllm_memory import (
     ServerMemory,
+    default_batch_tokens,
     estimate_device,
     estimate_for,
 )
@@ -196,3 +197,24 @@ def test_a_server_that_compiles_nothing_leaves_more_to_its_cache(
         for name, more in (("given", args), ("default", []))
     )
     assert given == default if compiled else given > default
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tokens"),
+    [
+        ([], 2048),
+        ([("NVIDIA H100 80GB HBM3", 79.6)], 8192),
+        ([("NVIDIA H100 80GB HBM3", 79.6)] * 2, 8192),
+        ([("NVIDIA A100-SXM4-80GB", 79.3)], 2048),
+        ([("NVIDIA L40S", 45.0)], 2048),
+        ([("a GPU that does not tell", None)], 2048),
+    ],
+)
+def test_batches_are_as_large_as_vllm_makes_them_by_default_on_these_gpus(
+    gpus: list[tuple[str, float | None]], tokens: int
+) -> None:
+    recorded = [
+        {"name": name, "memory_bytes": None if gib is None else int(gib * 2**30)}
+        for name, gib in gpus
+    ]
+    assert default_batch_tokens(recorded) == tokens

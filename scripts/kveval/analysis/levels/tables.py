@@ -40,7 +40,7 @@ from kveval.analysis.levels.outcomes import (
     run_checks,
 )
 from kveval.analysis.levels.requests import Requests
-from kveval.analysis.levels.server_counters import looked_up_tokens, server_delta
+from kveval.analysis.levels.server_counters import found_tokens, server_delta
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
 from kveval.load.reports import LevelReport, LoadReport
@@ -344,19 +344,15 @@ def _server_side(
     """
     generated = server_delta(counters, "generation_tokens")
     loaded_tokens = server_delta(counters, "offload_load_bytes") / token_bytes
+    found = found_tokens(counters)
     return {
         "server_generation_tokens": generated,
         # Both counts are over the whole level, because the counters were read before and after it.
         "throughput_server_difference": received / generated - 1
         if generated > 0
         else np.nan,
-        "prefix_hit_ratio": _ratio(
-            server_delta(counters, "prefix_cache_hits"), looked_up_tokens(counters)
-        ),
-        "external_hit_ratio": _ratio(
-            server_delta(counters, "external_prefix_cache_hits"),
-            server_delta(counters, "external_prefix_cache_queries"),
-        ),
+        "prefix_hit_ratio": _ratio(found.device, found.prompts),
+        "external_hit_ratio": _ratio(found.behind, found.asked_behind),
         "external_hit_tokens": server_delta(counters, "external_prefix_cache_hits"),
         "offload_load_bytes": server_delta(counters, "offload_load_bytes"),
         "offload_store_bytes": server_delta(counters, "offload_store_bytes"),

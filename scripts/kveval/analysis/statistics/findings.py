@@ -61,6 +61,7 @@ CODES: Mapping[str, Meaning] = {
     "other_machine": Meaning("hardware", "refuses"),
     "no_gpu": Meaning("clocks", "sound"),
     "equal_clocks": Meaning("clocks", "sound"),
+    "at_power_limit": Meaning("clocks", "sound"),
     "clocks_unknown": Meaning("clocks", "unknown"),
     "other_clocks": Meaning("clocks", "qualifies"),
     "throttled_on_one_side": Meaning("clocks", "qualifies"),

@@ -70,6 +70,7 @@ OTHERS_CHECK = "others_on_server"
 # The check that fails if a cache changes answers.
 ANSWERS_CHECK = "answers"
 _LIMITS = ("gpu_power_limit_w", "gpu_clock_limit_mhz")
+_POWER_CAP = "sw_power_cap"
 # Limits are set; clocks move a little with temperature and load.
 _SAME_LIMIT = 0.01
 _SAME_CLOCK = 0.05
@@ -265,16 +266,26 @@ def same_clocks(sides: Sides) -> ComparisonFinding:
         return new_finding("other_limits", differences=differing)
     if differing := [*_clock_differences(sides, _SAME_CLOCK)]:
         return new_finding("other_clocks", differences=differing)
-    ours, theirs = _throttle_reasons(sides.arm), _throttle_reasons(sides.reference)
-    if ours != theirs:
-        return new_finding(
-            "throttled_on_one_side",
-            arm=sorted(ours - theirs),
-            reference=sorted(theirs - ours),
-        )
+    if throttled := _throttled_otherwise(sides):
+        return throttled
     if all(math.isnan(number(row, "gpu_power_limit_w")) for row in everything):
         return new_finding("clocks_unknown")
     return new_finding("equal_clocks")
+
+
+def _throttled_otherwise(sides: Sides) -> ComparisonFinding | None:
+    """Return what differs in the reasons for which GPUs were throttled; None if nothing does."""
+    ours, theirs = _throttle_reasons(sides.arm), _throttle_reasons(sides.reference)
+    if ours == theirs:
+        return None
+    if ours ^ theirs == {_POWER_CAP}:
+        # What computes more draws more power. Under one limit that is an effect of the arm, not of the machine.
+        return new_finding("at_power_limit", arm=_POWER_CAP in ours)
+    return new_finding(
+        "throttled_on_one_side",
+        arm=sorted(ours - theirs),
+        reference=sorted(theirs - ours),
+    )
 
 
 def _limit_differences(sides: Sides) -> Iterator[Difference]:

@@ -315,6 +315,9 @@ SUMMARIES: Mapping[str, Words] = {
     "other_machine": "other hardware",
     "no_gpu": "no GPU",
     "equal_clocks": "equal clocks",
+    "at_power_limit": lambda facts, _: (
+        f"equal limits, {_WHOSE['arm' if facts['arm'] else 'reference']} alone at the power limit"
+    ),
     "clocks_unknown": "clocks not recorded",
     "other_clocks": "other GPU clocks",
     "throttled_on_one_side": "GPU throttled on one side",

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kveval.analysis.levels.server_counters import looked_up_tokens, server_delta
+from kveval.analysis.levels.server_counters import found_tokens, server_delta
 from kveval.campaign.types import on_cpu
 from kveval.store.run_file import Run
 
-_COUNTERS = (
-    *("prefix_cache_hits", "external_prefix_cache_hits"),
-    *("offload_load_bytes", "offload_load_seconds"),
-)
+_COUNTERS = ("offload_load_bytes", "offload_load_seconds")
 
 
 @dataclass(frozen=True)
@@ -54,9 +51,10 @@ def request_means(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Reques
     sums = {}
     for name in _COUNTERS:
         sums[name] = sum(server_delta(counters, name) for counters in counted)
-    looked_up = sum(looked_up_tokens(counters) for counters in counted)
-    external = sums["external_prefix_cache_hits"]
-    hits = sums["prefix_cache_hits"] + (0.0 if math.isnan(external) else external)
+    found = [found_tokens(counters) for counters in counted]
+    looked_up = sum(one.prompts for one in found)
+    behind = sum(one.behind for one in found)
+    hits = sum(one.device for one in found) + (0.0 if math.isnan(behind) else behind)
     per_token = float(runs[0].kv_bytes_per_token or math.nan) if runs else math.nan
     prompt_tokens, ttft_ms = (
         _mean(rows, name) for name in ("request_prompt_tokens", "ttft_ms_mean")

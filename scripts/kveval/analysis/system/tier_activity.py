@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.levels.server_counters import looked_up_tokens, server_delta
+from kveval.analysis.levels.server_counters import found_tokens, server_delta
 from kveval.campaign.cell import CELL_COLUMNS
 from kveval.stacks import lmcache
 from kveval.stacks.keyvalue import STORES
@@ -58,8 +58,8 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
     change = {name: counter.delta for name, counter in level.counters.items()}
     after = {name: counter.after for name, counter in level.counters.items()}
     served = partial(server_delta, level.counters)
-    prompt_tokens, per_token = (
-        looked_up_tokens(level.counters),
+    found, per_token = (
+        found_tokens(level.counters),
         run.kv_bytes_per_token or np.nan,
     )
     chunk_mb = lmcache.CHUNK_TOKENS * per_token / 1e6
@@ -73,12 +73,10 @@ def _row(level: LevelRun, run: Run) -> dict[str, float]:
         change.get(f"{name}_received_bytes_total", np.nan) for name in STORES
     ]
     return {
-        "prompt_tokens": prompt_tokens,
-        "device_hit_percent": _share(served("prefix_cache_hits"), prompt_tokens),
-        "external_hit_percent": _share(
-            served("external_prefix_cache_hits"), prompt_tokens
-        ),
-        "store_hit_percent": _share(store_hits, prompt_tokens),
+        "prompt_tokens": found.prompts,
+        "device_hit_percent": _share(found.device, found.prompts),
+        "external_hit_percent": _share(found.behind, found.prompts),
+        "store_hit_percent": _share(store_hits, found.prompts),
         "loaded_mb": _first(
             served("offload_load_bytes") / 1e6, chunks_loaded * chunk_mb
         ),

@@ -100,7 +100,7 @@ def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None
     copies = tier_copies(
         [facts for facts in of_model if facts.hardware.get("fingerprint") == machine]
     )
-    return basis_of(specification, held, levels, copies)
+    return basis_of(specification, held, levels, copies, runs[0][0].hardware)
 
 
 def _stored_runs(

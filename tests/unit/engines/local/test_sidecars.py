@@ -257,8 +257,9 @@ def test_a_transfer_under_way_is_seen_in_lmcaches_status(transfer):
 class Tier(LMCacheServer):
     """An LMCache with five objects, two of them locked by a reader, and what happens to it at each look."""
 
-    def __init__(self, *looks):
+    def __init__(self, *looks, status=status):
         super().__init__([], "lmcache.log", self.answer)
+        self.status = status
         self.objects, self.locked = 5, 2
         self.looks, self.cleared = list(looks), []
 
@@ -274,7 +275,7 @@ class Tier(LMCacheServer):
             self.locked, moving = self.looks.pop(0)
         return json.dumps(
             {
-                "storage_manager": status(
+                "storage_manager": self.status(
                     self.objects, read_locked_count=self.locked, **moving
                 )
             }
@@ -296,8 +297,18 @@ def clock(monkeypatch):
     return clock
 
 
-def test_lmcache_is_emptied_once_its_readers_are_done(clock):
-    tier = Tier((2, {}), (2, {}), (0, {}))
+def status_of_one_tier(objects=0, **transfers):
+    """The same as LMCache 0.5.3 answers: one tier, without a name."""
+    by_name = status(objects, **transfers)
+    return {
+        "l1_manager": by_name["l1_managers"]["_default"],
+        "store_controller": by_name["store_controllers"]["_default"],
+    }
+
+
+@pytest.mark.parametrize("form", [status, status_of_one_tier])
+def test_lmcache_is_emptied_once_its_readers_are_done(clock, form):
+    tier = Tier((2, {}), (2, {}), (0, {}), status=form)
     tier.reset(20.0)
     assert tier.objects == 0
     assert tier.cleared == [False]
@@ -318,6 +329,11 @@ def test_locks_in_lmcache_are_never_overridden_while_anything_moves(clock):
     assert error.value.code == "not_emptied"
     assert error.value.facts == {"objects": 5, "limit_s": 20}
     assert tier.cleared == []
+
+
+def test_a_status_without_tiers_is_named_with_what_was_looked_for(clock):
+    with pytest.raises(SidecarError, match="no l1_managers and store_controllers, nor"):
+        Tier(status=lambda *_, **__: {}).reset(20.0)
 
 
 @pytest.mark.parametrize(
