@@ -54,7 +54,7 @@ def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         row = [
             cell.label,
             beside or goodput_text(at[GOODPUT]),
-            _share(list(shares)),
+            numerals.mean_of(list(shares), most_decimals=1) if len(shares) else "",
         ]
         row += [*_verdict(plan, measured.all_comparisons, cell), _best(measured, cell)]
         rows.append(
@@ -81,16 +81,6 @@ def goodput_text(values: pd.Series[float]) -> str:
     if known.empty:
         return UNKNOWN
     return numerals.mean_of(list(known)) if (known > 0).any() else NONE_MET
-
-
-def _share(values: list[float]) -> str:
-    """The mean of shares in per cent, with at most one decimal."""
-    shown = numerals.mean_of(values) if values else ""
-    return (
-        shown
-        if len(shown.partition(".")[2]) < 2
-        else numerals.rounded(sum(values) / len(values), 1)
-    )
 
 
 def _verdict(
