@@ -1,4 +1,4 @@
-"""What comes with the library: the folders `config` and `manifests`, of its checkout or installed, and its commit."""
+"""The folders `config` and `manifests`, of the library's checkout or installed with it, and the checkout's commit."""
 
 import os
 import subprocess

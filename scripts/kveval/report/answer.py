@@ -16,8 +16,8 @@ from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import SET_BY_THE_LOAD
 from kveval.analysis.statistics.findings import read_exclusions
 from kveval.campaign.cell import Cell
-from kveval.report import vocabulary
 from kveval.report.data import numbers as numerals
+from kveval.report.data import vocabulary
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,

@@ -22,6 +22,7 @@ from kveval.report.data.run_facts import (
     versions_by_title,
     versions_by_tool,
 )
+from kveval.report.data.vocabulary import verdict_of
 from kveval.report.figures.names import find_figure
 from kveval.report.result.checks import check_findings
 from kveval.report.result.levels import level_results
@@ -44,7 +45,6 @@ from kveval.report.result.model import (
 from kveval.report.tables.configuration import method_hash_of
 from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
 from kveval.report.tables.reuse import predicted_gains
-from kveval.report.vocabulary import verdict_of
 from kveval.store.run_file import Run
 
 # A row of a table.

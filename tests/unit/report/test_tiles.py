@@ -12,8 +12,8 @@ from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured
-from kveval.report.data.check_counts import check_counts
 from kveval.report.data.comparisons import gain_text
+from kveval.report.result.check_counts import check_counts
 from kveval.report.sections import Tile
 from kveval.report.tiles import smaller_sizes
 

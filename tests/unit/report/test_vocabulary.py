@@ -11,7 +11,7 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.statistics import verdict_words as words
 from kveval.report import next_steps
 from kveval.report.build_result import comparison_results
-from kveval.report.vocabulary import (
+from kveval.report.data.vocabulary import (
     CANNOT_TELL_YET,
     IDLE,
     NO_RELEVANT_DIFFERENCE,

@@ -22,7 +22,7 @@ from kveval.report.data.campaign import (
     StyledText,
     text_or_blank,
 )
-from kveval.report.vocabulary import verdict_words
+from kveval.report.data.vocabulary import verdict_words
 
 UNDECLARED = "undeclared"
 """The ground of two cells that the campaign does not declare as a contrast, and so does not compare."""

@@ -16,6 +16,7 @@ from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 from kveval.report.data.metric_titles import METRIC_TITLES
+from kveval.report.data.vocabulary import verdict_of
 from kveval.report.figures.axes import (
     GREY,
     PALE,
@@ -25,7 +26,6 @@ from kveval.report.figures.axes import (
     model_rows,
     panels,
 )
-from kveval.report.vocabulary import verdict_of
 
 VERDICT_COLOURS = {
     words.BETTER: "#0072B2",

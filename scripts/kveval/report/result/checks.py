@@ -1,4 +1,4 @@
-"""What checks found, as the result of a campaign lists it."""
+"""Findings of checks, as the result of a campaign lists them."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class ReportedCampaign(ResultPart):
 
 
 class ReportedOrigin(ResultPart):
-    """What is needed to find or repeat the campaign."""
+    """The facts that are needed to find or repeat the campaign."""
 
     measured_on: list[str] = []
     """the first and the last day of measuring, UTC"""

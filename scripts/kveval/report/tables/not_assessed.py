@@ -93,7 +93,7 @@ class RunsLacking:
     more: int
 
     def settings(self, plan: ReportPlan) -> str:
-        """What of the campaign is to change, KEY=VALUE; "" if nothing is."""
+        """The change of the campaign that asks for them, KEY=VALUE; "" if it asks for them already."""
         return f"runs={plan.runs + self.more}" if self.more else ""
 
     def in_words(self, plan: ReportPlan) -> str:

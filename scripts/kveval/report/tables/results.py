@@ -35,7 +35,7 @@ from kveval.report.data.comparisons import (
     verdict_cell,
 )
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.vocabulary import verdict_words
+from kveval.report.data.vocabulary import verdict_words
 
 TTFT = "ttft_ms_p50"
 _NONE_CHANCE = "chance of showing none, %"

@@ -62,7 +62,7 @@ class CheckCounts:
             yield f"{len(others)} [warned](#checks){most} {often}"
 
     def _finding(self, severity: Severity, name: str) -> str:
-        """What a check found first, in words; its name where the tables have no words."""
+        """The first finding of a check, in words; its name where the tables have no words."""
         message = self.messages.get((severity, name))
         return with_cell_labels(message) if message else f"`{name}`"
 
