@@ -55,6 +55,7 @@ from kveval.workflow.invocation import (
     is_executing,
     made_files,
     plan_anyway,
+    record_parameters_without_pandas,
     target_names,
 )
 from kveval.workflow.report_settings import (
@@ -76,9 +77,10 @@ def source(name):
 
 BEGAN = time.time()
 INVOCATION = Invocation.of(workflow)
-# A workflow that uses this one as a module has a console of its own.
+# A workflow that uses this one as a module has a console of its own, and parameters of any kind.
 if Path(workflow.main_snakefile).samefile(source("Snakefile")):
     shorten_log(workflow, STOPPING.handlers)
+    record_parameters_without_pandas()
 CATALOGUES, METRICS = source("config"), source("config/metrics.yaml")
 SCRIPTS, SERVER_ENVIRONMENT = shlex.quote(source("scripts")), shlex.quote(
     source(".server-venv")

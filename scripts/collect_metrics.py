@@ -14,9 +14,8 @@ if __name__ == "__main__":
         with_tables(map(Path, files), cells)
         for files in (inputs.levels, cells, inputs.measurements)
     )
-    tables = collect_tables(
-        levels, peaks, yaml.safe_load(Path(snakemake.params.metrics).read_text())
-    )
+    metrics = Path(snakemake.params.metrics).read_bytes()
+    tables = collect_tables(levels, peaks, yaml.load(metrics, Loader=yaml.CSafeLoader))
     for name, path in snakemake.output.items():
         if name == "runs":
             collect_runs(runs, Path(path))

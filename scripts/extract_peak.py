@@ -55,7 +55,7 @@ if __name__ == "__main__":
     )
     requests.to_parquet(options.requests, index=False)
     with write_failure_to(options.output if options.lenient else []):
-        metrics = yaml.safe_load(options.metrics.read_text())
+        metrics = yaml.load(options.metrics.read_bytes(), Loader=yaml.CSafeLoader)
         tables = cell_tables(
             levels, options.pcp, metrics, options.release, options.min_samples
         )

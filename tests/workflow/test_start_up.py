@@ -42,6 +42,36 @@ def test_jobs_that_compare_nothing_do_not_load_the_slowest_library(script: str) 
     assert loaded(script, among=("scipy.stats", "matplotlib")) == []
 
 
+def test_parameters_are_recorded_alike_without_the_library_for_tables(
+    tmp_path: Path,
+) -> None:
+    code = """
+import sys
+from pathlib import Path
+from kveval.workflow.invocation import record_parameters_without_pandas
+from snakemake.persistence.file import FilePersistence
+
+if "without" in sys.argv:
+    record_parameters_without_pandas()
+values = ["a", 1, 0.5, None, True, ["a", {"b": 1}], ("c",), {"d"}, Path("e"), object()]
+record = FilePersistence(path=Path(sys.argv[1]))
+print([record._serialize_param(value) for value in values][:8], "pandas" in sys.modules)
+print([type(record._serialize_param(value)).__name__ for value in values])
+"""
+    with_it, without = (
+        subprocess.run(
+            [sys.executable, "-c", code, tmp_path, how],
+            cwd=LIBRARY.parent,
+            check=True,
+            text=True,
+            capture_output=True,
+        ).stdout
+        for how in ("with", "without")
+    )
+    assert "True\n" in with_it
+    assert without == with_it.replace("True\n", "False\n")
+
+
 def loaded(*modules: str, among: Sequence[str]) -> list[str]:
     """Return which of `among` are there once the modules have been imported."""
     code = f"import sys, {', '.join(sorted(modules))}; print(*[name for name in {among} if name in sys.modules])"

@@ -514,14 +514,16 @@ def _with_q_values(
     """Add the q values over all models of each metric, idle arms apart, and whether each is a discovery at the false
     rate `q`.
     """
-    # Imported here because it is very slow, and many modules need only the names defined here.
-    from scipy.stats import false_discovery_control  # noqa: PLC0415
-
     families: dict[tuple[str, bool], list[int]] = {}
     for place, verdict in enumerate(verdicts):
         if verdict.estimate.can_have_verdict:
             key = (verdict.question.metric, verdict.estimate.basis.idle)
             families.setdefault(key, []).append(place)
+    if not families:
+        return list(verdicts)
+    # Imported here because it is very slow, and many modules need only the names defined here.
+    from scipy.stats import false_discovery_control  # noqa: PLC0415
+
     values: dict[int, float] = {}
     for places in families.values():
         p_values = [verdicts[place].p_value for place in places]

@@ -340,6 +340,8 @@ class ExistingServer(Strict):
     url: Address = Field(description="where the load goes: http://HOST:PORT")
     metrics: tuple[Address, ...] = ()
     """behind a gateway: the address of each replica, where its metrics are read and its caches emptied; else url"""
+    lmcache: Address | None = None
+    """of an arm with LMCache's server: the address of that one's HTTP server, which has its metrics, sizes and version"""
     served_model: Text | None = None
     """the model's name in requests; that of its checkpoint when left out"""
     key: VariableName | None = None

@@ -266,7 +266,6 @@ def existing_problems(
     cell: Cell,
     scenario: Scenario,
     sidecars: Sequence[SidecarSpec],
-    build: ArmBuild | None,
     existing: ExistingServer,
     server: ServerConfig,
 ) -> Iterator[ConfigProblem]:
@@ -274,19 +273,40 @@ def existing_problems(
     name = cell.scenario
     if not existing.load_from_tier:
         yield from _loading_problems(name, scenario, server)
-    if sidecars:
-        named = ", ".join(sidecar.name for sidecar in sidecars)
-        message = f"{name} has {named} beside its server, which an address alone does not lead to"
-        right = "an arm without, such as native-offload, or engine local or kubernetes"
-        yield wrong("scenarios", message, right, "existing_sidecars")
+    yield from _beside_problems(name, [sidecar.name for sidecar in sidecars], existing)
     if scenario.keeps_files:
         message = f"{name} has a tier of files, which an address alone does not lead to"
         yield wrong(
             "scenarios", message, "another arm, or engine local", "existing_files"
         )
-    if build is not None:
-        message = f"{name} names a build to install, and engine existing starts nothing"
-        yield wrong("scenarios", message, "leave server out", "existing_build")
+    if scenario.server is not None:
+        message = f"{name} names a build in server, and engine existing starts none"
+        right = "leave server out, and have the build serve at its address, or by its switch"
+        yield wrong("scenarios", message, right, "existing_build")
+
+
+def _beside_problems(
+    name: str, beside: Sequence[str], existing: ExistingServer
+) -> Iterator[ConfigProblem]:
+    """Yield problems of an arm whose server has programs beside it; LMCache's server alone can be named."""
+    stores = [program for program in beside if program != "lmcache"]
+    if stores:
+        message = f"{name} has {', '.join(stores)} beside its server, which may hold what is others'"
+        right = "an arm without, as the store would have to be emptied before each level, or engine local or kubernetes"
+        yield wrong("scenarios", message, right, "existing_sidecars")
+    elif beside and existing.lmcache is None:
+        message = (
+            f"{name} has LMCache's server beside its own, whose address is not known"
+        )
+        right = f"{name}: {{lmcache: http://HOST:PORT}}, where it shows its metrics"
+        yield wrong("existing", message, right, "no_lmcache_address")
+    elif existing.lmcache is not None and not beside:
+        message = f"{name}.lmcache: {name} has no LMCache server beside its own"
+        yield wrong("existing", message, "leave it out", "no_lmcache")
+    elif existing.lmcache is not None and len(existing.metrics) > 1:
+        message = f"{name} has {len(existing.metrics)} replicas, and one LMCache server"
+        right = "one address in metrics: each replica has an LMCache of its own"
+        yield wrong("existing", message, right, "one_lmcache")
 
 
 def _loading_problems(

@@ -130,7 +130,7 @@ def resolve_cell(
     sidecars, problems = with_settings(cell.scenario, scenario, arm.sidecars)
     if existing is not None:
         _refuse(
-            *existing_problems(cell, scenario, sidecars, build, existing, server),
+            *existing_problems(cell, scenario, sidecars, existing, server),
             *limit_problems(cell.scenario, existing, workload, campaign.workload),
         )
     argv = (*program.common_arguments(served, server, campaign.engine), *arm.argv)

@@ -256,6 +256,9 @@ class Engine(Protocol):
         If it is known only after the run, `fingerprints` has all possible ones, and the session's facts the actual one.
         """
 
+    def may_adopt(self, stored: Path, say: Log) -> bool:
+        """Tell whether a stored run of this measurement and hardware may stand for this one; why not goes to `say`."""
+
     def exclusive_host(self, say: Log) -> AbstractContextManager[None]:
         """Exclude, while the body runs, every other measurement that this one would disturb."""
 

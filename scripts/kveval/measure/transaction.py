@@ -62,7 +62,7 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
     alike = host["fingerprints"] if "fingerprints" in host else [host["fingerprint"]]
     keys = [Key(job.measurement, job.run, fingerprint) for fingerprint in alike]
     store = Store(job.store)
-    if _adopt_if_stored(store, keys, output, progress):
+    if _adopt_if_stored(store, engine, keys, output, progress):
         return
     with (
         stop_signals_raise(),
@@ -70,7 +70,7 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
         engine.exclusive_host(progress.say),
     ):
         # Another job may have measured it while this one waited.
-        if not _adopt_if_stored(store, keys, output, progress):
+        if not _adopt_if_stored(store, engine, keys, output, progress):
             key = keys[0] if keys else Key(job.measurement, job.run, "")
             place, repeats = None, list[Repeat]()
             while place is None:
@@ -80,12 +80,20 @@ def measure(job: Job, output: Path, progress: Progress) -> None:
 
 
 def _adopt_if_stored(
-    store: Store, keys: Sequence[Key], output: Path, progress: Progress
+    store: Store,
+    engine: Engine,
+    keys: Sequence[Key],
+    output: Path,
+    progress: Progress,
 ) -> bool:
-    """Point to the stored measurement of the first key that has one; nobody deletes it meanwhile."""
+    """Point to the stored measurement of the first key that has one to adopt; nobody deletes it meanwhile."""
+
+    def accept(place: Path) -> bool:
+        return engine.may_adopt(place, progress.say)
+
     with store.no_deletions():
         for key in keys:
-            if (place := store.find(key)) is not None:
+            if (place := store.find(key, accept)) is not None:
                 write_json(output, pointer(place, key))
                 progress.note(state="adopted", files=str(place))
                 progress.say(f"adopted the stored measurement {place}")
@@ -120,7 +128,11 @@ def _attempt(
     try:
         Attempt(job, scratch, engine, host, progress, redactor, repeats).perform()
         # The key is that of the hardware that served, which may be known only now.
-        place = store.commit(scratch, key_of(json.loads((scratch / RUN).read_text())))
+        place = store.commit(
+            scratch,
+            key_of(json.loads((scratch / RUN).read_text())),
+            accept=lambda place: engine.may_adopt(place, lambda message: None),
+        )
     except BaseException as error:
         if not isinstance(error, Failure | Terminated):
             with contextlib.suppress(OSError):

@@ -11,6 +11,7 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, parse_runs, rows_of
 from kveval.analysis.one_request import one_request_times
 from kveval.analysis.statistics.findings import ground_codes, read_exclusions
+from kveval.analysis.waterfall import read_leaks
 from kveval.campaign.cell import Cell
 from kveval.report.answer import CampaignAnswer
 from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
@@ -39,6 +40,7 @@ from kveval.report.result.model import (
     ReportedExclusion,
     ReportedFigure,
     ReportedInterval,
+    ReportedLeak,
     ReportedOrigin,
     ReportedTimes,
 )
@@ -89,6 +91,10 @@ def campaign_result(
         figures=_figures(plan, figures, empty),
         checks=check_findings(measured),
         predictions=prediction_results(plan, measured),
+        leaks=[
+            ReportedLeak(**cell.row, **asdict(leak))
+            for cell, leak in read_leaks(measured.waterfall).items()
+        ],
     )
 
 

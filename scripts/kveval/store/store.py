@@ -1,10 +1,10 @@
 """The measurement store: what was measured, under the hash of what defines it, never changed afterwards.
 
 Layout: `<store>/ID/run-N/` with run.json, raw/ and SHA256SUMS (sha256sum's format), which is written last. A run of
-other hardware than the one in `run-N` lies beside it as `run-N@FINGERPRINT`, one of the same hardware that was measured
-elsewhere at the same time as `run-N@FINGERPRINT-2`. Failed attempts are kept in `failed/`, damaged entries in
-`damaged/`, work in progress in `partial/`; none of them is ever adopted. docs/store.md says how a store is checked,
-tidied and shared.
+other hardware than the one in `run-N`, or of another stack that ran already, lies beside it as `run-N@FINGERPRINT`, one
+of the same hardware that was measured elsewhere at the same time as `run-N@FINGERPRINT-2`. Failed attempts are kept in
+`failed/`, damaged entries in `damaged/`, work in progress in `partial/`; none of them is ever adopted. docs/store.md
+says how a store is checked, tidied and shared.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -162,8 +162,10 @@ class Store:
         """Keep anyone from deleting between finding an entry and pointing to it. Raises StoreInUse."""
         return store_lock(self.root, exclusive=False)
 
-    def find(self, key: Key) -> Path | None:
-        """Return the complete, verified run for `key`, or None.
+    def find(
+        self, key: Key, accept: Callable[[Path], bool] = lambda place: True
+    ) -> Path | None:
+        """Return the first complete, verified run for `key` that `accept` agrees to, or None.
 
         A damaged entry is set aside with its reason, so that the run is measured again and nothing is lost; one that is
         still arriving is left alone; and one that was sealed when its job was killed is moved into place. Raises
@@ -180,8 +182,10 @@ class Store:
                 if not self.arriving(place, error):
                     self.set_aside(place, str(error))
                 continue
-            return place
-        return self._recovered(key)
+            if accept(place):
+                return place
+        recovered = self._recovered(key)
+        return recovered if recovered is not None and accept(recovered) else None
 
     def arriving(self, place: Path, error: StoreError) -> bool:
         """Tell whether an entry may lack files because it is still being copied here.
@@ -216,12 +220,16 @@ class Store:
         )
 
     def commit(
-        self, scratch: Path, key: Key, known: Mapping[str, str] | None = None
+        self,
+        scratch: Path,
+        key: Key,
+        known: Mapping[str, str] | None = None,
+        accept: Callable[[Path], bool] = lambda place: True,
     ) -> Path:
         """Seal a finished run - checksums, fsync, verification - and move it into place in one rename.
 
         `known`: checksums of files that were just computed. Return the place; or, if another host has stored an
-        equal key first, the place of that one, beside which the run then lies.
+        equal key first, and `accept` agrees to it, the place of that one, beside which the run then lies.
         """
         digests = dict(known or {})
         files = sorted(
@@ -248,7 +256,7 @@ class Store:
         share(scratch / SUMS, self.root)
         make_last([scratch])
         verify(scratch, key, trusted=digests)
-        place = self._settle(scratch, key)
+        place = self._settle(scratch, key, accept)
         self._let_go(scratch)
         return place
 
@@ -301,7 +309,12 @@ class Store:
             return []
         return sorted(places, key=lambda path: (len(path.name), path.name))
 
-    def _settle(self, folder: Path, key: Key) -> Path:
+    def _settle(
+        self,
+        folder: Path,
+        key: Key,
+        accept: Callable[[Path], bool] = lambda place: True,
+    ) -> Path:
         """Move a sealed, verified run to the first place that is free.
 
         Two hosts may do so at once: a rename onto an entry that is there fails, and so tells who was first.
@@ -318,7 +331,7 @@ class Store:
             if "@" not in place.name:
                 return place
             with contextlib.suppress(StoreError):
-                return self.find(key) or place
+                return self.find(key, accept) or place
             return place
         raise AssertionError("unreachable: there is always a next place")
 

@@ -89,14 +89,16 @@ def _imported(path: Path) -> tuple[Path, ...]:
         # `from a import b` may mean the module a or its submodule b.
         names = [module, *(f"{module}.{item}" for item in items)]
         files |= dict.fromkeys(file for file in map(_file, names) if file is not None)
-    # Importing a module runs the __init__.py of every package that contains it.
-    begun = [
-        folder / "__init__.py"
-        for file in files
-        for folder in file.parents
-        if folder != _SCRIPTS and folder.is_relative_to(_SCRIPTS)
-    ]
-    return tuple(dict.fromkeys([*files, *begun]))
+    for folder in {file.parent for file in files}:
+        files |= dict.fromkeys(_begun(folder))
+    return tuple(files)
+
+
+@cache
+def _begun(package: Path) -> tuple[Path, ...]:
+    """Return the __init__.py of a package and of those that contain it, which importing a module of it runs first."""
+    outer = package.parent
+    return (*(() if outer == _SCRIPTS else _begun(outer)), package / "__init__.py")
 
 
 @cache
@@ -123,6 +125,7 @@ def _data(folder: Path) -> tuple[Path, ...]:
     )
 
 
+@cache
 def _file(name: str) -> Path | None:
     """Return the file of a module, by its dotted name; None if there is none."""
     place = _SCRIPTS.joinpath(*name.split("."))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from snakemake.persistence import PersistenceBase
+
 from kveval.host.findings import pluralize
 from kveval.workflow.former_targets import SnakemakeCall
 
@@ -131,6 +133,16 @@ def prints_everything(workflow: Any) -> bool:
 def holds_lock(workflow: Any) -> bool:
     """Return whether this snakemake has locked its folder."""
     return bool(getattr(workflow.persistence, "_lockfile", None))
+
+
+def record_parameters_without_pandas() -> None:
+    """Have Snakemake compare and record parameters without looking for tables of pandas among them.
+
+    No parameter of these rules is a table, and for the search Snakemake imports pandas: a fifth of the processor time
+    of every start. Its records stay the same. A release of Snakemake that keeps them in another way is left alone.
+    """
+    if hasattr(PersistenceBase, "_serialize_param_builtin"):
+        PersistenceBase._serialize_param = PersistenceBase._serialize_param_builtin
 
 
 def drains(workflow: Any) -> bool:

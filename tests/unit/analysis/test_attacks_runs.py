@@ -396,6 +396,22 @@ def test_blocks_on_machines_of_their_own_are_compared() -> None:
     assert judged(campaign())["basis_hardware"] == "one machine"
 
 
+def test_runs_of_another_server_at_the_address_are_said_beside_the_verdict() -> None:
+    """Of servers that ran already, whose declaration is one; a few blocks more or less are every start's own."""
+    levels = campaign().assign(engine="existing", server_build="0.32.0")
+    levels["device_tokens"] = 9000.0
+    near = judged(with_values(levels, ARM, [2], device_tokens=8960.0))
+    assert (near["verdict"], near["qualifier"]) == (words.BETTER, "")
+    row = judged(with_values(levels, ARM, [2], device_tokens=4500.0))
+    assert (row["verdict"], row["qualifier"]) == (words.BETTER, "several stacks")
+    assert row["basis_hardware"] == "qualifies: several stacks"
+    rebuilt = judged(with_values(levels, BASELINE, [1, 2], server_build="0.32.1"))
+    assert "several_stacks" in rebuilt["findings"]
+    assert "several_stacks" not in judged(levels)["findings"]
+    started = with_values(levels, ARM, [2], device_tokens=4500.0)
+    assert judged(started.assign(engine="local"))["qualifier"] == ""
+
+
 def test_machines_that_nobody_recorded_are_not_said_to_be_one() -> None:
     row = judged(campaign().assign(hardware=""))
     assert (row["verdict"], row["basis_hardware"]) == (

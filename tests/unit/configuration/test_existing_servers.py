@@ -136,6 +136,12 @@ def test_a_replica_counts_once(tmp_path):
     assert "metrics_twice" in codes(tmp_path, campaign(twice))
 
 
+def test_a_build_that_nothing_would_start_is_refused(tmp_path):
+    files = campaign(SERVERS)
+    files["scenarios"]["native-offload"]["server"] = {"vllm": "0.31.0"}
+    assert codes(tmp_path, files) == {"existing_build"}
+
+
 def test_what_is_to_be_restored_needs_a_switch(tmp_path):
     assert "nothing_to_restore" in codes(tmp_path, campaign(SERVERS, restore="true"))
 
@@ -147,12 +153,46 @@ def test_arms_behind_one_address_need_a_command_that_switches(tmp_path):
     assert load(tmp_path, campaign(switched)).cells
 
 
-@pytest.mark.parametrize(
-    ("arm", "code"),
-    [("lmcache-redis", "existing_sidecars"), ("lmcache-local", "existing_sidecars")],
-)
-def test_arms_with_servers_beside_their_own_are_refused(tmp_path, arm, code):
-    servers = {**SERVERS, arm: {"url": "http://127.0.0.1:8002"}}
+LMCACHE = {"url": "http://127.0.0.1:8002", "lmcache": "http://127.0.0.1:8081"}
+
+
+def with_arm(arm, server):
+    """A campaign with a further arm, of 10,000 blocks."""
     matrix = [*RAW["config"]["matrix"]]
     matrix.append({"models": ["Qwen3-0.6B"], "scenarios": [arm], "cpu_blocks": [10000]})
-    assert codes(tmp_path, campaign(servers, matrix=matrix)) == {code}
+    return campaign({**SERVERS, arm: server}, matrix=matrix)
+
+
+@pytest.mark.parametrize(
+    ("arm", "server", "code"),
+    [
+        ("lmcache-redis", LMCACHE, "existing_sidecars"),
+        ("lmcache-local", {"url": LMCACHE["url"]}, "no_lmcache_address"),
+        (
+            "lmcache-local",
+            {**LMCACHE, "metrics": ["http://a", "http://b"]},
+            "one_lmcache",
+        ),
+        ("verbatim-offload", LMCACHE, "no_lmcache"),
+    ],
+)
+def test_servers_beside_an_arms_own_are_lmcaches_at_an_address(
+    tmp_path, arm, server, code
+):
+    files = with_arm(arm, server)
+    files["scenarios"]["verbatim-offload"] = files["scenarios"]["native-offload"]
+    assert codes(tmp_path, files) == {code}
+
+
+def test_the_address_of_lmcache_defines_no_measurement(tmp_path):
+    one, other = (
+        load(
+            tmp_path / str(port),
+            with_arm(
+                "lmcache-local", {**LMCACHE, "lmcache": f"http://127.0.0.1:{port}"}
+            ),
+        )
+        for port in (8081, 8082)
+    )
+    [cell] = [cell for cell in one.cells if cell.scenario == "lmcache-local"]
+    assert one.measurement_id(cell) == other.measurement_id(cell)

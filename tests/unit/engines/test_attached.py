@@ -18,12 +18,12 @@ from pathlib import Path
 import pytest
 import yaml
 from msgspec.structs import replace as replace_struct
-from tests.support.fault_chain import CAMPAIGN, CELL, stand_in_environment
+from tests.support.fault_chain import CAMPAIGN, CELL, merged, stand_in_environment
 from tests.support.paths import REPOSITORY, STAND_INS
 
 from kveval.campaign.campaign_file import ExistingServer
 from kveval.configuration.loading import load_config
-from kveval.engines.attached import AttachedDeployer, AttachedEngine
+from kveval.engines.attached import AttachedDeployer, AttachedEngine, stack_now
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.local import recorder
 from kveval.engines.servers.errors import DeploymentError, ServerDied
@@ -138,6 +138,7 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
 
     key = ""
     page = b""
+    emptied = False
 
     def do_GET(self) -> None:
         version, model = {"version": "0.32.0"}, {"id": "Qwen3-0.6B-miniature"}
@@ -146,7 +147,11 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        self.answer({"/v1/completions": {"usage": {"completion_tokens": 4}}})
+        answers: dict[str, object] = {}
+        answers["/v1/completions"] = {"usage": {"completion_tokens": 4}}
+        if self.emptied and self.path.startswith("/reset_prefix_cache"):
+            answers[self.path] = {"success": True}
+        self.answer(answers)
 
     def answer(self, answers: dict[str, object]) -> None:
         empty = self.path == "/metrics"
@@ -162,8 +167,10 @@ class OpenServer(http.server.BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def open_server() -> Iterator[str]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), OpenServer) as server:
+def open_server(
+    handler: type[http.server.BaseHTTPRequestHandler] = OpenServer,
+) -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         serving = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.02}
         )
@@ -185,6 +192,168 @@ def test_caches_that_no_endpoint_empties_are_told_once_and_left(job: Job) -> Non
     [told] = attached["stack"]
     assert (told["version"], told["connector"]) == ("0.32.0", None)
     assert ["no open endpoint" in message for message in messages] == [True]
+
+
+PAGE = """# TYPE vllm:cache_config_info gauge
+vllm:cache_config_info{{block_size="16",num_gpu_blocks="{blocks}",kv_offloading_size="{gib}"}} 1.0
+"""
+
+
+def page(blocks: int = 1120, gib: float = 2.0) -> bytes:
+    return PAGE.format(blocks=blocks, gib=gib).encode()
+
+
+@pytest.mark.parametrize(("tier_gib", "tier_bytes"), [(0, None), (2, 2 * 2**30)])
+def test_the_sizes_that_it_tells_are_recorded_as_those_of_a_started_server(
+    job: Job, monkeypatch: pytest.MonkeyPatch, tier_gib: int, tier_bytes: int | None
+) -> None:
+    """That of the tier only for an arm that has one: requests of another may leave it aside."""
+    budget = replace_struct(job.specification.budget, tier_bytes=tier_gib * 2**30)
+    specification = replace_struct(job.specification, budget=budget)
+    monkeypatch.setattr(OpenServer, "page", page())
+    with open_server() as url:
+        server = deployer_at(replace(job, specification=specification), url).start()
+    assert server.facts["kv_cache_tokens"] == 1120 * 16
+    assert server.facts.get("tier_bytes") == tier_bytes
+
+
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [({"blocks": 900}, "other_device_cache"), ({"gib": 4.0}, "other_tier")],
+)
+def test_sizes_that_are_not_as_declared_are_told_before_anything_is_measured(
+    job: Job, monkeypatch: pytest.MonkeyPatch, told: dict[str, float], code: str
+) -> None:
+    budget = replace_struct(job.specification.budget, tier_bytes=2 * 2**30)
+    specification = replace_struct(job.specification, budget=budget)
+    monkeypatch.setattr(OpenServer, "page", page(**told))
+    with open_server() as url, pytest.raises(DeploymentError) as error:
+        deployer_at(replace(job, specification=specification), url).start()
+    assert error.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("now", "adopted", "words"),
+    [
+        (page(), True, ""),
+        (page(blocks=1110), True, ""),
+        (page(blocks=500), False, "on another stack: device_blocks 1120 -> 500"),
+        (page(gib=4.0), False, f"tier_bytes {2 * 2**30} -> {4 * 2**30}"),
+        (b"", True, ""),
+    ],
+)
+def test_a_stored_run_of_another_stack_is_not_adopted(
+    job: Job,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    now: bytes,
+    adopted: bool,
+    words: str,
+) -> None:
+    """What is not told now is no difference, nor a few blocks more or less."""
+    stored, messages = tmp_path / "run-1", list[str]()
+    stored.mkdir()
+    monkeypatch.setattr(OpenServer, "page", page())
+    with open_server() as url:
+        engine = engine_at(job, url)
+        stack = stack_now(job.specification, ExistingServer(url=url))
+        run = {"attached": {"stack": stack}}
+        (stored / "run.json").write_text(json.dumps(run))
+        monkeypatch.setattr(OpenServer, "page", now)
+        assert engine.may_adopt(stored, messages.append) is adopted
+    assert words in "".join(messages)
+    assert bool(messages) is not adopted
+
+
+def test_what_cannot_be_asked_is_adopted_with_a_word(job: Job, tmp_path: Path) -> None:
+    messages = list[str]()
+    (tmp_path / "run.json").write_text(json.dumps({"attached": {"stack": [{}]}}))
+    closed = engine_at(job, f"http://127.0.0.1:{free_port()}")
+    switched = engine_at(job, "http://127.0.0.1:1", switch="exit 1")
+    for engine in (closed, switched):
+        assert engine.may_adopt(tmp_path, messages.append)
+    assert ["without comparing the stack" in text for text in messages] == [True] * 2
+    # Of a run that recorded no stack there is nothing to compare.
+    assert closed.may_adopt(tmp_path / "older", pytest.fail)
+
+
+class LMCacheOpen(http.server.BaseHTTPRequestHandler):
+    """LMCache's server with a tier of `size` bytes, that tells how often it was emptied."""
+
+    size, cleared = 0, 0
+
+    def do_GET(self) -> None:
+        tier = {
+            "memory_configured_bytes": self.size,
+            "memory_used_bytes": 0,
+            "total_object_count": 0,
+            "write_locked_count": 0,
+            "read_locked_count": 0,
+        }
+        storage = {"l1_managers": {"_default": tier}, "store_controllers": {}}
+        page = "# TYPE lmcache_mp_lookup_total counter\nlmcache_mp_lookup_total 3.0\n"
+        answers = {
+            "/version": json.dumps({"version": "0.5.6"}),
+            "/status": json.dumps({"storage_manager": storage}),
+            "/metrics": page,
+        }
+        self.answer(answers.get(self.path, "{}"))
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        type(self).cleared += self.path == "/cache/clear"
+        self.answer("{}")
+
+    def answer(self, text: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def job_with_lmcache(job: Job, tmp_path: Path) -> Job:
+    cell = {"models": ["Qwen3-0.6B"], "scenarios": ["lmcache-local"]}
+    matrix = [{**cell, "cpu_blocks": [10_000]}]
+    server = {"server": {"lmcache": "0.5.6"}}
+    campaign = tmp_path / "lmcache.yaml"
+    campaign.write_text(yaml.safe_dump(merged({**CAMPAIGN, "matrix": matrix}, server)))
+    config = load_config(campaign, REPOSITORY / "config")
+    return replace(job, specification=config.specification(config.cells[0]))
+
+
+def test_lmcache_beside_a_server_is_read_checked_and_emptied_at_its_address(
+    job_with_lmcache: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_with_lmcache
+    size = job.specification.budget.tier_bytes
+    monkeypatch.setattr("kveval.engines.attached._LOOK_S", 0.5)
+    monkeypatch.setattr(LMCacheOpen, "size", size)
+    monkeypatch.setattr(LMCacheOpen, "cleared", 0)
+    monkeypatch.setattr(OpenServer, "emptied", True)
+    with open_server() as url:
+        with open_server(LMCacheOpen) as beside:
+            deployer = deployer_at(job, url, lmcache=beside)
+            server = deployer.start()
+            assert server.counters()["lmcache_mp_lookup_total"] == 3.0
+            assert server.facts["tier_bytes"] == size
+            assert LMCacheOpen.cleared > 0
+            assert server.metrics_urls["lmcache"] == f"{beside}/metrics"
+            assert deployer.placeholders[beside] == "{lmcache}"
+            assert [fact.version for fact in server.sidecar_facts] == ["0.5.6"]
+            monkeypatch.setattr(LMCacheOpen, "size", size // 2)
+            with pytest.raises(DeploymentError) as error:
+                deployer_at(job, url, lmcache=beside).start()
+            assert error.value.code == "other_tier"
+            server.require_alive()
+        time.sleep(0.6)
+        with pytest.raises(ServerDied, match=beside):
+            server.require_alive()
+        with pytest.raises(DeploymentError, match=r"LMCache's server at .* cannot"):
+            deployer_at(job, url, lmcache=beside).start()
 
 
 def test_two_arms_on_one_server_need_its_caches_emptied(

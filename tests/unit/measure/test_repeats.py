@@ -33,6 +33,9 @@ class StandInEngine:
     def hardware(self) -> Mapping[str, Any]:
         return HOST
 
+    def may_adopt(self, stored: Path, say: Log) -> bool:
+        return True
+
     @contextlib.contextmanager
     def exclusive_host(self, say: Log) -> Iterator[None]:
         yield

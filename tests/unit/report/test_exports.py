@@ -13,6 +13,7 @@ from tests.support.report_text import result_of
 
 from kveval.analysis.cells import rows_of
 from kveval.analysis.levels.outcomes import outcomes_of
+from kveval.analysis.waterfall import LEAKS
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.report import write_report
@@ -102,6 +103,17 @@ def test_declared_pairs_and_averages_are_in_it(
     assert content["averages"][0]["effect_percent"]["low"] is None
 
 
+def test_where_hits_are_lost_is_in_it_by_code(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    content = json.loads(result_of(plan, measured).to_json())
+    codes = {Cell.from_row(leak): leak["code"] for leak in content["leaks"]}
+    table = measured.waterfall.dropna(subset="leak").to_dict("records")
+    assert codes == {Cell.from_row(row): row["leak"] for row in table}
+    assert CELL in codes
+    assert set(codes.values()) <= LEAKS.keys()
+
+
 def test_what_is_not_there_is_null_and_says_why(measured: Measured) -> None:
     keys = [
         Cell("Qwen3-8B", "no-offload", 0),
@@ -135,7 +147,7 @@ def test_a_report_of_an_earlier_version_is_read(
     plan: ReportPlan, measured: Measured, tmp_path: Path
 ) -> None:
     content = json.loads(result_of(plan, measured).to_json())
-    for later in ("one_request", "checks", "predictions"):
+    for later in ("one_request", "checks", "predictions", "leaks"):
         del content[later]
     for cell in content["cells"]:
         del cell["levels"]

@@ -161,6 +161,21 @@ def test_of_two_writers_the_first_wins_and_the_second_is_kept_beside(
     assert (folder / "run-2@aaaa-2" / "raw" / "pcp.tar.zst").read_bytes() == b"third"
 
 
+def test_a_run_that_is_not_agreed_to_is_left_and_another_gets_the_next_place(
+    store: Store,
+) -> None:
+    """As of two stacks that ran already on one machine: the one that answers now is not that of the first run."""
+    first = store.commit(finished(store, payload=b"first"), KEY)
+
+    def accept(place: Path) -> bool:
+        return place != first
+
+    assert store.find(KEY, accept) is None
+    second = store.commit(finished(store, payload=b"second"), KEY, accept=accept)
+    assert second.name == "run-2@aaaa"
+    assert (store.find(KEY), store.find(KEY, accept)) == (first, second)
+
+
 def test_the_second_stands_in_for_a_first_that_is_damaged(store: Store) -> None:
     store.commit(finished(store, payload=b"first"), KEY)
     store.commit(finished(store, payload=b"second"), KEY)

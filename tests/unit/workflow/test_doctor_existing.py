@@ -167,7 +167,7 @@ def test_each_replica_and_what_is_before_them_is_asked(
 def test_a_stored_run_of_a_stack_that_has_changed_since_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another size of the device's cache; a run that recorded nothing of its stack is not judged."""
+    """Another release; what only one of them tells is no change, and a run that recorded nothing is not judged."""
     monkeypatch.setenv("OUR_KEY", "sesame")
     files = changed(("config", "engine"), "existing")
     with serving(**{"/metrics": ""}) as url:
@@ -180,7 +180,8 @@ def test_a_stored_run_of_a_stack_that_has_changed_since_is_named(
             config.specification(cell), config.campaign.existing["no-offload"]
         ).values()
         stack = endpoint.stack()
-        runs = {1: [stack], 2: [{**stack, "device_blocks": 100}], 3: None}
+        other = {**stack, "version": "0.31.0", "device_blocks": 100}
+        runs = {1: [stack], 2: [other], 3: None}
         places = {}
         for number, told in runs.items():
             places[number] = (tmp_path / f"run-{number}",)
@@ -191,9 +192,32 @@ def test_a_stored_run_of_a_stack_that_has_changed_since_is_named(
         lines = list(changed_stacks(config, index))
     changes = [line for line in lines if "has changed" in line]
     assert changes == [
-        f"  {cell.path} run 2, stored: the stack has changed since: device_blocks 100 -> null"
+        f"  {cell.path} run 2, stored: the stack has changed since: version {other['version']} -> {stack['version']}"
     ]
     assert any(line.startswith("native-offload: not asked") for line in lines)
+
+
+@pytest.mark.parametrize(("version", "level"), [("0.5.6", "ok"), ("0.4.0", "error")])
+def test_lmcache_beside_a_server_is_asked_for_its_version(
+    tmp_path: Path, version: str, level: str
+) -> None:
+    files = changed(("config", "engine"), "existing")
+    server = files["config"]["server"] | {"lmcache": "0.5.6"}
+    cell = {"models": ["Qwen3-0.6B"], "scenarios": ["lmcache-local"]}
+    files["config"] |= {"server": server, "matrix": [{**cell, "cpu_blocks": [10_000]}]}
+    storage = {"l1_managers": {}, "store_controllers": {}}
+    status, metrics = {"storage_manager": storage}, {"/metrics": ""}
+    told = {"/version": {"version": version}, "/status": status}
+    with serving(**metrics) as url, serving(**told, **metrics) as beside:
+        arm = {"url": url, "lmcache": beside, "served_model": "prod/qwen"}
+        files["config"]["existing"] = {"lmcache-local": arm}
+        found = [
+            finding
+            for finding in all_findings(tmp_path, files)
+            if "LMCache" in finding.what
+        ]
+    assert [finding.level for finding in found] == [level]
+    assert version in found[0].what
 
 
 def test_an_address_where_nothing_answers_is_an_error(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ CODES: Mapping[str, Meaning] = {
     "one_machine_in_each_run": Meaning("hardware", "sound"),
     "machine_unknown": Meaning("hardware", "unknown"),
     "other_machine_in_some_runs": Meaning("hardware", "qualifies"),
+    "several_stacks": Meaning("hardware", "qualifies"),
     "other_machine": Meaning("hardware", "refuses"),
     "no_gpu": Meaning("clocks", "sound"),
     "equal_clocks": Meaning("clocks", "sound"),

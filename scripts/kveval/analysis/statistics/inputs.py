@@ -39,6 +39,7 @@ COLUMNS = (
     *(
         "server_build",
         "arm_settings",
+        "device_tokens",
         "tier_tokens",
         "tier_reported_tokens",
         "activity",
@@ -74,6 +75,8 @@ _POWER_CAP = "sw_power_cap"
 # Limits are set; clocks move a little with temperature and load.
 _SAME_LIMIT = 0.01
 _SAME_CLOCK = 0.05
+# How much memory a server finds free for its device's cache varies a little from start to start.
+_SAME_DEVICE = 0.05
 # A GPU's load changes its clock as well; a difference beyond this is a setting.
 _OTHER_CLOCK = 0.15
 # Numbers of the declared work that make it another.
@@ -130,6 +133,26 @@ def same_build(sides: Sides) -> ComparisonFinding:
     if len(settings) == 1 and settings == _texts(sides.reference, "arm_settings"):
         return new_finding("builds_compared")
     return new_finding("other_build", arm=ours, reference=theirs)
+
+
+def one_stack(sides: Sides) -> ComparisonFinding | None:
+    """Return a problem if the runs of a side were measured on several stacks that ran already; None otherwise.
+
+    All runs of a cell have one declaration, so that another build, or another size of the device's cache, is that of
+    another server at the address.
+    """
+    for side, rows in (("arm", sides.arm), ("reference", sides.reference)):
+        if {row.get("engine") for row in rows} != {"existing"}:
+            continue
+        builds, sizes = _texts(rows, "server_build"), numbers(rows, "device_tokens")
+        known = sizes[~np.isnan(sizes)]
+        least, most = (known.min(), known.max()) if known.size else (0.0, 0.0)
+        if len(builds) > 1 or not math.isclose(least, most, rel_tol=_SAME_DEVICE):
+            tokens = [float(least), float(most)]
+            return new_finding(
+                "several_stacks", side=side, builds=builds, device_tokens=tokens
+            )
+    return None
 
 
 def _plain(value: Any) -> Any:
@@ -621,6 +644,7 @@ INPUTS: tuple[Input, ...] = (
         same_definitions,
         activity_known,
         same_build,
+        one_stack,
         same_clocks,
         tier_size,
         undeclared_tier,

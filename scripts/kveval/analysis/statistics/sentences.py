@@ -122,6 +122,13 @@ def _other_build(facts: Facts, _: SideNames) -> str:
     return f"the effect is that of arm and build together: it ran {ran}"
 
 
+def _several_stacks(facts: Facts, _: SideNames) -> str:
+    which = _and(facts["builds"])
+    if len(facts["builds"]) == 1:
+        which = f"device caches of {_range(facts['device_tokens'])} tokens"
+    return f"the runs of {_WHOSE[facts['side']]} were measured on several stacks: {which}; measure them again on one"
+
+
 def _in_runs(facts: Facts) -> str:
     """In how many of the runs something is, "" for all of them."""
     return (
@@ -313,6 +320,7 @@ SUMMARIES: Mapping[str, Words] = {
     "machine_unknown": "machine not recorded",
     "other_machine_in_some_runs": lambda facts, _: f"other hardware{_in_runs(facts)}",
     "other_machine": "other hardware",
+    "several_stacks": "several stacks",
     "no_gpu": "no GPU",
     "equal_clocks": "equal clocks",
     "at_power_limit": lambda facts, _: (
@@ -370,6 +378,7 @@ EXPLANATIONS: Mapping[str, Words] = {
     "other_machine": lambda facts, _: (
         f"measured on other hardware than its baseline{_in_runs(facts)}"
     ),
+    "several_stacks": _several_stacks,
     "other_clocks": lambda facts, _: (
         f"the GPUs of the two cells ran at different {_differences(facts)}"
     ),

@@ -70,6 +70,10 @@ class ClusterEngine:
             )
         }
 
+    def may_adopt(self, stored: Path, say: Log) -> bool:
+        """Return True: what defines a run is what the workflow starts."""
+        return True
+
     @contextlib.contextmanager
     def exclusive_host(self, say: Log) -> Iterator[None]:
         """Hold this run's Lease; other runs may be measured meanwhile. The last of them removes the recorder."""

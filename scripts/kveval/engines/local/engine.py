@@ -38,6 +38,10 @@ class HostEngine:
         """Describe this host."""
         return self._host
 
+    def may_adopt(self, stored: Path, say: Log) -> bool:
+        """Return True: what defines a run is what the workflow starts."""
+        return True
+
     @contextlib.contextmanager
     def exclusive_host(self, say: Log) -> Iterator[None]:
         """Hold the host's lock."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -162,51 +161,32 @@ def _bars(
     The mean is written beside the bar, with the cell's note. Very wide intervals may extend beyond the panel.
     """
     known = rows.dropna(subset=["value"])
-    labels = [cell.label for cell in cells]
     arms = [Cell.from_row(row).label for row in known.to_dict("records")]
-    if len(known):
-        marks = {
-            "data": known.assign(arm=arms),
-            "y": "arm",
-            "order": labels,
-            "hue": "arm",
-            "palette": {cell.label: data.style_of(cell).colour for cell in cells},
-            "legend": False,
-            "ax": axes,
-        }
-        sns.barplot(
-            **marks,
-            x="averaged",
-            estimator=mean_of,
-            errorbar=_interval,
-            err_kws={"color": GREY, "linewidth": 1.6},
-            alpha=0.35,
-            width=0.66,
-            saturation=1,
-        )
-        sns.stripplot(
-            **marks,
-            x="value",
-            jitter=False,
-            size=4.5,
+    highest = axis_maximum(known["value"]) if len(known) else 1.0
+    for place, (cell, note) in enumerate(zip(cells, notes, strict=True)):
+        of_arm = known[[arm == cell.label for arm in arms]]
+        colour = data.style_of(cell).colour
+        axes.scatter(
+            of_arm["value"],
+            [place] * len(of_arm),
+            s=20,
+            color=colour,
             edgecolor="white",
             linewidth=0.6,
             zorder=3,
         )
-    highest = axis_maximum(known["value"]) if len(known) else 1.0
-    for place, (label, note) in enumerate(zip(labels, notes, strict=True)):
-        of_arm = known[[arm == label for arm in arms]]
         runs = of_arm["averaged"].dropna()
         if len(runs):
-            right = min(np.nanmax([of_arm["value"].max(), _interval(runs)[1]]), highest)
-            text = f"{numerals.rounded_mean(mean_of(runs), list(runs))}{note}"
+            mean, interval = mean_of(runs), _interval(runs)
+            axes.barh(place, mean, height=0.66, color=colour, alpha=0.35)
+            axes.plot(interval, [place, place], color=GREY, linewidth=1.6)
+            right = min(np.nanmax([of_arm["value"].max(), interval[1]]), highest)
+            text = f"{numerals.rounded_mean(mean, list(runs))}{note}"
             _write_beside(axes, (right, place), text)
     # In a narrow panel a label needs a larger share of the width.
     spec = axes.get_subplotspec()
     room = 1.12 + 0.08 * (spec.get_gridspec().ncols if spec else 1)
     axes.set_xlim(0, room * min(axes.dataLim.x1, highest) if len(known) else 1.0)
-    axes.set_ylabel("")
-    axes.set_xlabel("")
     separate_thousands(axes.xaxis)
 
 

@@ -328,6 +328,17 @@ class Prediction(ReportedCellName):
     """over runs, at this level"""
 
 
+class ReportedLeak(ReportedCellName):
+    """Where a cell loses most of its hits, at the common level; see waterfall.csv."""
+
+    code: str
+    """such as tier_idle; see docs/results.md"""
+    stage: str
+    """the stage that lacks the tokens which the one before it has"""
+    facts: dict[str, Any]
+    """the numbers behind it, such as sizes in tokens and failed transfers"""
+
+
 class CampaignResult(ResultPart):
     """The result of a campaign: the content of report.json."""
 
@@ -359,6 +370,8 @@ class CampaignResult(ResultPart):
     checks: list[CheckFinding] = []
     """what checks found, in the order of the tables; older reports lack it, and predictions and levels"""
     predictions: list[Prediction] = []
+    leaks: list[ReportedLeak] = []
+    """of each cell whose prompt tokens are known by stage; older reports lack it"""
 
     def to_json(self) -> str:
         """Return the text of report.json."""

@@ -13,7 +13,9 @@ from kveval.host.errors import Failure
 from kveval.host.findings import Finding, error, ok, pluralize
 from kveval.host.http import HttpError, fetch_from
 from kveval.stacks.counters import CounterError
+from kveval.stacks.lmcache import LMCacheServer
 from kveval.stacks.registry import server_of
+from kveval.stacks.sidecar import SidecarError
 from kveval.stacks.versions import same_release
 from kveval.workflow.doctor.local import LocalFacts, disk_finding, pcp_finding
 
@@ -35,6 +37,8 @@ def examine_existing(
                 yield _server(arm, address, server, arms[arm], names)
             if server.metrics:
                 yield _gateway(arm, server, arms[arm])
+            if server.lmcache is not None and server.switch is None:
+                yield _lmcache(arm, server.lmcache, arms[arm])
     yield disk_finding(config, specifications, facts)
     yield pcp_finding(facts)
     yield _generator(config, facts)
@@ -55,6 +59,18 @@ def _gateway(arm: str, server: ExistingServer, specification: Specification) -> 
         return ok(arm, what)
     said = f"{server.url} serves {', '.join(names) or 'no model'}, not {name}"
     return error(arm, said, f"existing.{arm}.served_model", "other_model")
+
+
+def _lmcache(arm: str, address: str, specification: Specification) -> Finding:
+    """Return whether LMCache's server beside the arm's answers, and is of the declared version."""
+    beside = LMCacheServer([], _NO_LOG, fetch_from(address))
+    try:
+        beside.identify(specification.versions)
+        beside.counters()
+    except SidecarError as failure:
+        fix = f"existing.{arm}.lmcache: where LMCache's HTTP server answers, or server.lmcache: its version"
+        return error(arm, str(failure), fix, failure.code)
+    return ok(arm, f"{address}: LMCache {beside.version}")
 
 
 def _server(
@@ -98,7 +114,8 @@ def _counters(
     """Return whether the server shows its counters, and can switch loading off where the arm needs it."""
     try:
         endpoint.counters()
-        endpoint.require_counters()
+        if server.lmcache is None:
+            endpoint.require_counters()
         if not server.load_from_tier:
             endpoint.require_loading_switchable()
             said += "; requests switch loading from its tier off"

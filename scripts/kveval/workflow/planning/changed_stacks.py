@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 from kveval.campaign.campaign_file import ExistingServer
-from kveval.campaign.specification import Specification, described, differences
+from kveval.campaign.specification import Specification
 from kveval.configuration.config import Config
-from kveval.engines.attached import endpoints_of
+from kveval.engines.attached import Stack, stack_changes, stack_now, stored_stack
 from kveval.host.http import HttpError
 from kveval.stacks.counters import CounterError
-from kveval.store.store import RUN
 from kveval.workflow.planning.stored import StoreIndex
 
 
 def changed_stacks(config: Config, index: StoreIndex) -> Iterator[str]:
     """Yield a line for each arm whose server is not asked, and for each stored run that was measured on another one."""
-    stacks: dict[str, Sequence[Mapping[str, Any]] | None] = {}
+    stacks: dict[str, Stack | None] = {}
     for cell in config.cells:
         server = config.campaign.existing.get(cell.scenario)
         if server is None:
@@ -35,46 +31,24 @@ def changed_stacks(config: Config, index: StoreIndex) -> Iterator[str]:
             continue
         for number, places in sorted(stored.places.items()):
             for place in places:
-                then = _stack_then(place)
-                if then is not None and then != now:
-                    changes = described(list(_differences(then, now)))
+                then = stored_stack(place)
+                changes = stack_changes(then, now) if then is not None else ""
+                if changes:
                     yield f"  {cell.path} run {number}, stored: the stack has changed since: {changes}"
-
-
-def _stack_then(place: Path) -> Sequence[Mapping[str, Any]] | None:
-    """Return what a stored run recorded; None for one that recorded nothing, or cannot be read and is planned again."""
-    try:
-        attached = json.loads((place / RUN).read_text())["attached"]
-        return list(attached["stack"])
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def _stack_now(
     server: ExistingServer, specification: Specification
-) -> tuple[Sequence[Mapping[str, Any]] | None, str]:
+) -> tuple[Stack | None, str]:
     """Return what the servers of an arm tell of themselves, None if they are not asked; and what that is in words."""
     if server.switch is not None:
         return None, "not asked, as its switch brings it into service"
     if server.key and not os.environ.get(server.key):
         return None, f"not asked, as {server.key} is not set"
     try:
-        stack = [
-            endpoint.stack()
-            for endpoint in endpoints_of(specification, server).values()
-        ]
+        stack = stack_now(specification, server)
     except (HttpError, CounterError) as error:
         return None, f"does not answer: {error}"
     told = {name: value for name, value in stack[0].items() if value is not None}
     words = ", ".join(f"{name} {value}" for name, value in told.items())
     return stack, f"{server.url} has {words}"
-
-
-def _differences(
-    then: Sequence[Mapping[str, Any]], now: Sequence[Mapping[str, Any]]
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield what differs; of several replicas by their numbers."""
-    if len(then) != len(now):
-        yield "replicas", len(then), len(now)
-    for number, (before, after) in enumerate(zip(then, now, strict=False)):
-        yield from differences(before, after, f"replica {number}" * (len(now) > 1))
