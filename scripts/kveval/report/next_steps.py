@@ -129,7 +129,7 @@ def _step_to_verdict(plan: ReportPlan, row: Mapping[Any, Any]) -> NextStep | Non
     """The step that would give a comparison a verdict, or make an idle arm active; None where neither is needed."""
     if row["verdict"] not in words.VERDICTS or _failed(row):
         more = runs_lacking(plan, row)
-        if more is None:
+        if more is None or row["verdict"] == words.NOT_EXERCISED:
             return NextStep("no_verdict", next_step_for(plan, row))
         text = more.in_words(plan)
         return NextStep("few_runs", text, repeat=True, settings=more.settings(plan))
