@@ -18,6 +18,7 @@ STOPPING = Stopping.watch(workflow, logger.handlers)
 from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
+from kveval.host.processes import announce_workflow
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.report.files import APPENDICES, COMMAND_VARIABLE
 from kveval.workflow.brief_log import shorten_log
@@ -117,6 +118,7 @@ SETTINGS = report_settings(RUNS)
 os.environ.setdefault(
     COMMAND_VARIABLE, report_command(INVOCATION.configfiles, GIVEN.get("site"))
 )
+announce_workflow()
 # The file that stands for a run in the analysis, and the run's files that are inputs where jobs share no folder.
 RUN_POINTER, RUN_FILES = (
     ("measurement.json", [])

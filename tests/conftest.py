@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from tests.support.cluster_chain import cluster
 from tests.support.fault_chain import Chain, stand_in_environment
-from tests.support.parallel import Together, in_turn
+from tests.support.parallel import Together, command_alone, in_turn
 from tests.support.testbed import cluster_api, namespace
 from xdist.remote import Producer
 
@@ -71,7 +71,10 @@ def record_fault(
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List how soon every fault was found, and what was skipped for want of what: no such run stands for the whole."""
+    """List how soon every fault was found, how to repeat what failed, and what was skipped for want of what.
+
+    A run that skips tests does not stand for the whole.
+    """
     reports = [
         report
         for found in terminalreporter.stats.values()
@@ -86,6 +89,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         if name == _DETECTION
     ]
     _list(terminalreporter, "seconds until a fault was found", seconds)
+    failed = {
+        report.nodeid: None
+        for outcome in ("failed", "error")
+        for report in terminalreporter.stats.get(outcome, [])
+    }
+    alone = [command_alone(nodeid) for nodeid in failed]
+    _list(terminalreporter, "failed: the command that repeats each alone", alone)
     reasons = Counter(
         reason_of(report) for report in terminalreporter.stats.get("skipped", [])
     )

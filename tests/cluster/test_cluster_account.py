@@ -377,7 +377,9 @@ def test_the_command_prints_and_logs_its_findings(site, tmp_path):
         (ROOT / "logs" / "doctored").rmdir()
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
+@pytest.mark.skipif(
+    shutil.which("kubectl") is None, reason="no kubectl: it must be in PATH"
+)
 def test_the_documented_commands_make_the_account(tmp_path):
     """In their order, from nothing, by an administrator whose kubeconfig lies elsewhere than usual."""
     way = (

@@ -24,6 +24,9 @@ from kveval.store.run_file import IMPORTED
 THROUGHPUT = "throughput_tok_s"
 ARM, BASELINE = runs.ARM, runs.BASELINE
 TTFT, P90 = "ttft_ms_p50", "e2e_ms_p90"
+EVERY_RUN = [1, 2, 3, 4, 5]
+"""The numbers of the runs of a cell, unless a case has others."""
+HIGHEST_LEVEL = 32
 RANDOM_CAMPAIGNS = 20
 
 
@@ -50,7 +53,20 @@ def _checked(severity: str, name: str, message: str) -> dict[str, str]:
 
 
 def _changed(scenario: str, numbers: list[int], **values: Any) -> Case:
-    return of(runs.with_values(_with_columns(values), scenario, numbers, **values))
+    """The campaign with these values in some runs of a scenario."""
+    levels = _with_columns(values)
+    return of(runs.with_values(levels, scenario, numbers, **values))
+
+
+def _silent(scenario: str, numbers: list[int]) -> Case:
+    """The campaign with some runs of a scenario in which nothing was delivered."""
+    return _changed(scenario, numbers, throughput_tok_s=0.0)
+
+
+def _untimed(numbers: list[int]) -> Case:
+    """The campaign with some runs of the arm whose times to the first token are no times."""
+    reason = "ttft=0 ms or less in 2 of 3 requests"
+    return _changed(ARM, numbers, ttft_ms_p50=np.nan, latencies_unknown=reason)
 
 
 def _with_columns(values: Mapping[str, Any]) -> pd.DataFrame:
@@ -64,111 +80,137 @@ def _with_columns(values: Mapping[str, Any]) -> pd.DataFrame:
     return levels
 
 
-def _without_level(scenario: str, numbers: list[int], *levels: int) -> Case:
+def _without_levels(scenario: str, numbers: list[int], *levels: int) -> Case:
+    """The campaign without these levels of some runs, compared at its highest level."""
     table = runs.campaign()
-    at = table["level"].isin(levels or (32,))
-    return of(table[~(runs.of(table, scenario, numbers) & at)], level=32)
+    absent = runs.of(table, scenario, numbers) & table["level"].isin(levels)
+    return of(table[~absent], level=HIGHEST_LEVEL)
 
 
 def _twin() -> Case:
     """An arm that repeats its baseline to the digit."""
     levels = runs.campaign(0.0)
     names = [name for name in levels if "_ms_" in name or name.startswith("requests_")]
-    twin = levels[levels["scenario"] == BASELINE]
+    of_arm = levels["scenario"] == ARM
+    baseline = levels[levels["scenario"] == BASELINE]
     for name in (THROUGHPUT, *names):
-        levels.loc[levels["scenario"] == ARM, name] = twin[name].to_numpy()
+        levels.loc[of_arm, name] = baseline[name].to_numpy()
     return of(levels)
 
 
-def _late(levels: pd.DataFrame, numbers: list[int]) -> pd.DataFrame:
-    """The same campaign with runs of the arm that were repeated a hundred hours later."""
-    chosen = runs.of(levels, ARM, numbers)
-    moved = runs._moved(levels[chosen], 100.0)
-    return pd.concat([levels[~chosen], moved], ignore_index=True)
-
-
 def _bridge() -> Case:
-    levels = runs.with_values(runs.bridged(1000.0, [2]), BASELINE, [9], hardware="beef")
+    """A campaign with a bridge of which one run is on another machine, and one failed a check."""
+    levels = runs.bridged(1000.0, [2])
+    levels = runs.with_values(levels, BASELINE, [9], hardware="beef")
     levels = runs.with_values(levels, BASELINE, [7], checks_failed="turns")
-    requested = {
-        cell: 10 if cell.scenario == BASELINE else 5 for cell in runs._cells(levels)
-    }
+    requested = dict.fromkeys(runs._cells(levels), 5)
+    for cell in requested:
+        if cell.scenario == BASELINE:
+            requested[cell] = 10
     return Case(levels, {}, requested)
+
+
+def _all_copied() -> Case:
+    """So many copied runs that too few are left."""
+    levels = runs.copied(runs.campaign(), ARM, [2, 3, 4, 5])
+    return of(runs.copied(levels, BASELINE, [2]))
+
+
+def _requested() -> Case:
+    """Four runs of each cell, where five were requested."""
+    requested = dict.fromkeys(runs._cells(runs.campaign()), 5)
+    return Case(runs.campaign(runs=4), {}, requested)
 
 
 RUNS: dict[str, Callable[[], Case]] = {
     "sound": lambda: of(levels_table()),
-    "nothing delivered in one": lambda: _changed(ARM, [2], throughput_tok_s=0.0),
-    "nothing delivered in two": lambda: _changed(ARM, [4, 5], throughput_tok_s=0.0),
-    "nothing delivered in three": lambda: _changed(
-        ARM, [1, 2, 4], throughput_tok_s=0.0
-    ),
-    "nothing delivered at all": lambda: _changed(
-        ARM, [1, 2, 3, 4, 5], throughput_tok_s=0.0
-    ),
-    "baseline delivered nothing": lambda: _changed(
-        BASELINE, [2, 3], throughput_tok_s=0.0
-    ),
+    "nothing delivered in one": lambda: _silent(ARM, [2]),
+    "nothing delivered in two": lambda: _silent(ARM, [4, 5]),
+    "nothing delivered in three": lambda: _silent(ARM, [1, 2, 4]),
+    "nothing delivered at all": lambda: _silent(ARM, EVERY_RUN),
+    "baseline delivered nothing": lambda: _silent(BASELINE, [2, 3]),
     "no value": lambda: _changed(ARM, [3], throughput_tok_s=np.nan),
     "infinite": lambda: _changed(ARM, [3], throughput_tok_s=np.inf),
     "negative": lambda: _changed(BASELINE, [3], throughput_tok_s=-4.0),
     "no latency": lambda: _changed(ARM, [3], ttft_ms_p50=np.nan),
     "latency of 0": lambda: _changed(ARM, [3], ttft_ms_p50=0.0),
-    "latency unknown": lambda: _changed(
-        ARM,
-        [3],
-        ttft_ms_p50=np.nan,
-        latencies_unknown="ttft=0 ms or less in 2 of 3 requests",
-    ),
-    "latencies unknown": lambda: _changed(
-        ARM,
-        [1, 2, 3],
-        ttft_ms_p50=np.nan,
-        latencies_unknown="ttft=0 ms or less in 2 of 3 requests",
-    ),
+    "latency unknown": lambda: _untimed([3]),
+    "latencies unknown": lambda: _untimed([1, 2, 3]),
     "not reached": lambda: _changed(ARM, [4, 5], e2e_ms_p90=np.nan, not_reached=P90),
     "level failed": lambda: _changed(
         ARM, [4], **_checked("fail", "level_failed", f"GuideLLM failed {'x' * 150}")
     ),
     "check failed": lambda: _changed(BASELINE, [4], checks_failed="totals;turns"),
     "errors failed": lambda: _changed(ARM, [4, 5], checks_failed="errors"),
-    "all failed": lambda: _changed(ARM, [1, 2, 3, 4, 5], checks_failed="no_reuse"),
+    "all failed": lambda: _changed(ARM, EVERY_RUN, checks_failed="no_reuse"),
     "few latencies": lambda: _changed(ARM, [1, 2, 3], ttft_count=3),
     "not measured": lambda: of(runs.without(runs.campaign(), ARM, [4, 5])),
     "imported, not measured": lambda: of(
         runs.without(runs.campaign(), ARM, [4, 5]).assign(engine=IMPORTED)
     ),
-    "no row": lambda: _without_level(ARM, [4, 5]),
-    "no level": lambda: _without_level(BASELINE, [1, 2, 3, 4, 5], 32, 8, 1),
+    "no row": lambda: _without_levels(ARM, [4, 5], HIGHEST_LEVEL),
+    "no level": lambda: _without_levels(BASELINE, EVERY_RUN, 1, 8, 32),
     "another machine": lambda: of(runs.on(runs.campaign(), ARM, [1])),
     "other machines": lambda: of(runs.on(runs.campaign(), ARM, [1, 2, 3, 4])),
     "copied": lambda: of(runs.copied(runs.campaign(), ARM, [4])),
-    "all copied": lambda: of(
-        runs.copied(runs.copied(runs.campaign(), ARM, [2, 3, 4, 5]), BASELINE, [2])
-    ),
+    "all copied": _all_copied,
     "twin": _twin,
     "active in four": lambda: of(attacks.active_in(runs.campaign(), 1, 2, 3, 4)),
     "active in one": lambda: of(attacks.active_in(runs.campaign(), 3)),
     "one run": lambda: of(runs.campaign(runs=1)),
     "two runs": lambda: of(runs.campaign(runs=2)),
     "bridge": _bridge,
-    "repeated late": lambda: of(_late(_in_one_order(runs.campaign(runs=3)), [2])),
-    "one of five late": lambda: of(_late(runs.campaign(), [2])),
+    "repeated late": lambda: of(
+        runs.repeated_late(_in_one_order(runs.campaign(runs=3)), [2])
+    ),
+    "one of five late": lambda: of(runs.repeated_late(runs.campaign(), [2])),
     "another time": lambda: of(
         comparisons.later(runs.campaign(), "native-offload", 1000)
     ),
     "no baseline": lambda: of(runs.campaign()[lambda table: table["scenario"] == ARM]),
     "hung": lambda: _changed(ARM, [4, 5], throughput_tok_s=0.0, exercised=False),
-    "requested": lambda: Case(
-        runs.campaign(runs=4),
-        {},
-        dict.fromkeys(runs._cells(runs.campaign()), 5),
-    ),
+    "requested": _requested,
 }
 
 
 def _of_arm(**changes: Any) -> Callable[[], Case]:
+    """Make the campaign with these values in every run of the arm."""
     return lambda: of(attacks.of_arm(runs.campaign(), **changes))
+
+
+def _on_gpus(**conditions: Any) -> Callable[[], Case]:
+    """Make the campaign on GPUs, those of the arm in these conditions."""
+    return lambda: of(attacks.on_gpus(runs.campaign(), **conditions))
+
+
+def _on_own_machines() -> Case:
+    """Two blocks on machines of their own, one for each side."""
+    levels = runs.on(runs.campaign(), ARM, [4, 5])
+    return of(runs.on(levels, BASELINE, [4, 5]))
+
+
+def _first_visits_differ() -> Case:
+    """Fewer first visits in the arm."""
+    levels = runs.campaign().assign(first_visit_share=0.45)
+    return of(attacks.of_arm(levels, first_visit_share=0.12))
+
+
+def _aggregates_by(generator: str) -> Case:
+    """Reports with aggregates alone, those of the arm by another version of the load generator."""
+    levels = runs.campaign().assign(checks_warned="aggregate_only")
+    return of(attacks.of_arm(levels, guidellm_version=generator))
+
+
+def _with_pauses() -> Case:
+    """Users who pause between their requests."""
+    levels = runs.campaign()
+    return of(levels.assign(workload=levels["workload"] + ";pause_s=8"))
+
+
+def _builds_compared() -> Case:
+    """Another build of the server in the arm, all other settings alike."""
+    levels = runs.campaign().assign(arm_settings="a")
+    return of(attacks.of_arm(levels, server_build="b"))
 
 
 GROUNDS: dict[str, Callable[[], Case]] = {
@@ -184,33 +226,23 @@ GROUNDS: dict[str, Callable[[], Case]] = {
     ),
     "activity not shown": _of_arm(exercised=pd.NA, activity="not shown"),
     "other build": _of_arm(server_build="lmcache/vllm 0.11.0"),
-    "builds compared": lambda: of(
-        attacks.of_arm(runs.campaign().assign(arm_settings="a"), server_build="b")
-    ),
+    "builds compared": _builds_compared,
     "build unknown": _of_arm(server_build=""),
     "hardware unknown": lambda: of(runs.campaign().assign(hardware="")),
-    "own machines": lambda: of(
-        runs.on(runs.on(runs.campaign(), ARM, [4, 5]), BASELINE, [4, 5])
-    ),
-    "power": lambda: of(attacks.on_gpus(runs.campaign(), gpu_power_limit_w=500.0)),
-    "clock set": lambda: of(attacks.on_gpus(runs.campaign(), gpu_clock_mhz=1400.0)),
-    "clock": lambda: of(attacks.on_gpus(runs.campaign(), gpu_clock_mhz=1750.0)),
-    "clocks equal": lambda: of(attacks.on_gpus(runs.campaign(), gpu_clock_mhz=1880.0)),
+    "own machines": _on_own_machines,
+    "power": _on_gpus(gpu_power_limit_w=500.0),
+    "clock set": _on_gpus(gpu_clock_mhz=1400.0),
+    "clock": _on_gpus(gpu_clock_mhz=1750.0),
+    "clocks equal": _on_gpus(gpu_clock_mhz=1880.0),
     "clocks unknown": lambda: of(runs.campaign().assign(gpus=2.0)),
-    "throttled": lambda: of(
-        attacks.on_gpus(
-            runs.campaign(), gpu_throttled="sw_thermal_slowdown", gpu_clock_mhz=1700.0
-        )
-    ),
+    "throttled": _on_gpus(gpu_throttled="sw_thermal_slowdown", gpu_clock_mhz=1700.0),
     "other tier": _of_arm(
         checks_failed="tier_capacity", tier_reported_tokens=320_000.0
     ),
     "other tier, size unknown": _of_arm(checks_failed="tier_capacity"),
     "tier unknown": _of_arm(tier_tokens=np.nan),
     "undeclared tier": lambda: of(
-        runs.with_values(
-            runs.campaign(), BASELINE, [1, 2, 3, 4, 5], external_hit_ratio=0.3
-        )
+        runs.with_values(runs.campaign(), BASELINE, EVERY_RUN, external_hit_ratio=0.3)
     ),
     "errors": lambda: of(attacks.with_errors(runs.campaign(), 0.007)),
     "few errors": lambda: of(attacks.with_errors(runs.campaign(), 0.0005)),
@@ -230,27 +262,11 @@ GROUNDS: dict[str, Callable[[], Case]] = {
     "very noisy": lambda: of(runs.campaign(0.02, sd=0.9)),
     "open loop": lambda: of(attacks.open_loop(answered=4.8)),
     "open loop, other rate": lambda: of(attacks.open_loop(sent=4.0)),
-    "pauses": lambda: of(
-        runs.campaign().assign(workload=lambda t: t["workload"] + ";pause_s=8")
-    ),
-    "first visits": lambda: of(
-        attacks.of_arm(
-            runs.campaign().assign(first_visit_share=0.45), first_visit_share=0.12
-        )
-    ),
+    "pauses": _with_pauses,
+    "first visits": _first_visits_differ,
     "first visits alike": lambda: of(runs.campaign().assign(first_visit_share=0.45)),
-    "other definitions": lambda: of(
-        attacks.of_arm(
-            runs.campaign().assign(checks_warned="aggregate_only"),
-            guidellm_version="0.3.1",
-        )
-    ),
-    "vllm bench": lambda: of(
-        attacks.of_arm(
-            runs.campaign().assign(checks_warned="aggregate_only"),
-            guidellm_version="vllm bench serve",
-        )
-    ),
+    "other definitions": lambda: _aggregates_by("0.3.1"),
+    "vllm bench": lambda: _aggregates_by("vllm bench serve"),
     "wrong answers": lambda: _changed(
         BASELINE, [3], **_checked("fail", "answers", "4 of 4 greedy answers changed")
     ),
@@ -286,16 +302,18 @@ GROUNDS: dict[str, Callable[[], Case]] = {
 
 def _in_one_order(levels: pd.DataFrame) -> pd.DataFrame:
     """The same campaign, the baseline first in every block, with a drift."""
-    start = pd.Timestamp("2026-01-01T00:00Z")
-    place = {BASELINE: 0, ARM: 1}
-    begun = [
-        start + pd.Timedelta(hours=run, minutes=25 * place[scenario])
-        for run, scenario in zip(levels["run"], levels["scenario"], strict=True)
-    ]
-    ended = [time + pd.Timedelta(minutes=20) for time in begun]
-    times = {"run_started": begun, "run_finished": ended}
+    campaign_start = pd.Timestamp("2026-01-01T00:00Z")
+    # Of a block, which begins each hour.
+    begin_minutes = levels["scenario"].map({BASELINE: 0, ARM: 25})
+    begins = (
+        campaign_start
+        + pd.to_timedelta(levels["run"], unit="h")
+        + pd.to_timedelta(begin_minutes, unit="min")
+    )
+    ends = begins + pd.Timedelta(minutes=20)
     changed = levels.assign(
-        **{name: [time.isoformat() for time in at] for name, at in times.items()}
+        run_started=[time.isoformat() for time in begins],
+        run_finished=[time.isoformat() for time in ends],
     )
     changed[THROUGHPUT] *= np.exp(0.02 * changed["run"])
     return changed
@@ -341,7 +359,7 @@ IDLE: dict[str, Callable[[], Case]] = {
     "idle, one failed": lambda: _idle_with([2], checks_failed="window"),
     "idle, two hung": lambda: _idle_with([2, 3], throughput_tok_s=0.0),
     "idle, one unknown": lambda: _idle_with([2], exercised=pd.NA),
-    "idle, elsewhere": lambda: _idle_with([1, 2, 3, 4, 5], hardware="beef"),
+    "idle, elsewhere": lambda: _idle_with(EVERY_RUN, hardware="beef"),
     "idle, baseline failed": lambda: _idle_with([2, 3], BASELINE, throughput_tok_s=0.0),
     "idle, no row": lambda: _idle_with([1, 2, 3], throughput_tok_s=np.nan),
     "beyond the tier": lambda: of(
@@ -383,18 +401,21 @@ GOODPUT: dict[str, Callable[[], Case]] = {
 
 
 def _random(seed: int) -> Callable[[], Case]:
-    """A campaign of eight blocks, each side of each in a state drawn at random."""
+    """Make a campaign of three to eight blocks, each side of each in a state drawn at random."""
 
     def make() -> Case:
         draw = random.Random(seed)
         states = [*runs.CHANGES]
-        weights = [6, *(1 for _ in states[1:])]
-        pairs = [
-            (draw.choices(states, weights)[0], draw.choices(states, weights)[0])
-            for _ in range(draw.choice((3, 5, 8)))
-        ]
-        levels = runs.in_states(draw.choice((-0.3, 0.0, 0.3)), pairs)
-        return Case(levels, {}, tables_only=True)
+        # The first one, of a sound run, more often than any other.
+        weights = [6] + [1] * (len(states) - 1)
+
+        def state() -> str:
+            return draw.choices(states, weights)[0]
+
+        blocks = draw.choice((3, 5, 8))
+        pairs = [(state(), state()) for _ in range(blocks)]
+        effect = draw.choice((-0.3, 0.0, 0.3))
+        return Case(runs.in_states(effect, pairs), {}, tables_only=True)
 
     return make
 

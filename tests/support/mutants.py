@@ -3,9 +3,10 @@
     python -m tests.support.mutants --seed 1 --count 100 --state FOLDER
 
 makes them one after the other in a copy of the tree below FOLDER, each against the unit tests that say most
-of what it changes, and prints those that no test noticed. FOLDER/results.jsonl has every result: the same command goes on
-where it was stopped, and once a module is changed its mutants are made anew. Those that were not noticed are judged again
-with --retry, after tests were added, or by more of them: --modules 12.
+of what it changes, and prints those that no test noticed; tests/support/accepted_mutants.py has the reasons why some need
+not be. FOLDER/results.jsonl has every result: the same command goes on where it was stopped, and once a module is changed
+its mutants are made anew. Those that were not noticed are judged again with --retry, after tests were added, or by more of
+them: --modules 12.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from typing import TypeGuard
 import grimp
 import pytest
 from tests.gates.forks import in_fork
+from tests.support.accepted_mutants import REASONS
 from tests.support.paths import REPOSITORY, SCRIPTS
 
 from kveval.host.hashing import content_hash
@@ -102,6 +104,20 @@ class Mutant:
     def module(self) -> str:
         """The name of the module that it is in."""
         return ".".join(Path(self.file).with_suffix("").parts[1:])
+
+    @property
+    def change(self) -> str:
+        """What becomes of the expression, on one line."""
+        before, after = (" ".join(text.split()) for text in (self.before, self.after))
+        return f"{before} -> {after}"
+
+    @property
+    def reason(self) -> str | None:
+        """Why no test has to notice it, None where one has to."""
+        path = REPOSITORY / self.file
+        line = path.read_text().splitlines()[self.line - 1].strip()
+        file = path.relative_to(_LIBRARY).as_posix()
+        return REASONS.get((file, line, self.change))
 
     def apply(self, source: bytes) -> bytes:
         """Return the module's source with it; the module notes when the expression is evaluated."""
@@ -448,7 +464,7 @@ class Trial:
 
 
 def main() -> int:
-    """Run from the command line; 0 if every mutant was noticed."""
+    """Run from the command line; 0 if every mutant was noticed or has a reason."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=100)
@@ -474,13 +490,13 @@ def main() -> int:
     print(*(f"{count} {what}" for what, count in Counter(outcomes.values()).items()))
     unnoticed = [mutant for mutant, outcome in outcomes.items() if outcome != "noticed"]
     for mutant in unnoticed:
-        print(f"{outcomes[mutant]}: {_shown(mutant)}")
-    return int(bool(unnoticed))
+        reason = mutant.reason or "needs a test, or a reason"
+        print(f"{outcomes[mutant]}: {_shown(mutant)}: {reason}")
+    return int(any(mutant.reason is None for mutant in unnoticed))
 
 
 def _shown(mutant: Mutant) -> str:
-    before, after = (" ".join(text.split()) for text in (mutant.before, mutant.after))
-    return f"{mutant.file}:{mutant.line}: {before} -> {after}"
+    return f"{mutant.file}:{mutant.line}: {mutant.change}"
 
 
 if __name__ == "__main__":

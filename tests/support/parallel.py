@@ -1,5 +1,7 @@
 """Tests in several processes at once (pytest-xdist): what stays together in one of them, and what comes first."""
 
+import shlex
+
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -36,3 +38,8 @@ def in_turn(item: pytest.Item) -> int:
         (turn for turn, folder in enumerate(_TURNS) if item.nodeid.startswith(folder)),
         len(_TURNS),
     )
+
+
+def command_alone(nodeid: str) -> str:
+    """Return the command that runs a single test, or a module that could not be imported, in one process."""
+    return f"bash scripts/test.sh -n 0 {shlex.quote(nodeid)}"

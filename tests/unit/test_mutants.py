@@ -1,8 +1,10 @@
 """The mistakes that are made on purpose: the same for the same seed, each a change of one expression."""
 
 import ast
+from operator import itemgetter
 
 import pytest
+from tests.support.accepted_mutants import REASONS
 from tests.support.mutants import GROUPS, Mutant, Nearest, drawn, mutants_of
 from tests.support.paths import REPOSITORY
 
@@ -32,6 +34,13 @@ def test_a_mutant_is_another_program_that_can_be_read(mutants: list[Mutant]) -> 
         )
         assert ast.dump(after) != ast.dump(before)
         ast.parse(mutant.apply(source))
+
+
+@pytest.mark.parametrize("key", REASONS, ids=itemgetter(0))
+def test_a_reason_belongs_to_a_mutant_that_there_is(key: tuple[str, str, str]) -> None:
+    reason = REASONS[key]
+    mutants = mutants_of(REPOSITORY / "scripts" / "kveval" / key[0])
+    assert [mutant.reason for mutant in mutants if mutant.reason == reason] == [reason]
 
 
 def test_the_nearest_tests_say_most_of_what_was_changed() -> None:

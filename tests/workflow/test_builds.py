@@ -25,7 +25,7 @@ pytestmark = [
     needs_pcp,
     pytest.mark.skipif(
         not (REPOSITORY / ".server-venv" / "bin" / "python").exists(),
-        reason="no server environment",
+        reason="no server environment: bash scripts/setup.sh server",
     ),
 ]
 ARMS = ("native-offload", "candidate", "again")

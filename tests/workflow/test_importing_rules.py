@@ -211,7 +211,8 @@ def test_a_corrected_row_is_imported_and_no_other(workflow: Path) -> None:
 
 
 @pytest.mark.skipif(
-    "KVEVAL_TEST_DATA" not in os.environ, reason="KVEVAL_TEST_DATA is not set"
+    "KVEVAL_TEST_DATA" not in os.environ,
+    reason="KVEVAL_TEST_DATA is not set: it names a folder with real measurements",
 )
 def test_the_published_sweep_gets_no_verdict_and_the_report_says_why(
     workflow: Path,

@@ -761,5 +761,8 @@ def test_tests_are_fast_unless_all_are_asked_for(
     made = (tmp_path / "record").read_text().splitlines()
     assert len(made) == len(calls)
     assert all(line.endswith(call) for line, call in zip(made, calls, strict=True))
-    # A run that leaves tests out says how to run them.
+    # A run that leaves tests out says how to run them, one of all tests what those that were skipped need.
     assert ("scripts/test.sh --all" in done.stdout) == (arguments == [])
+    assert ("listed above as skipped" in done.stdout) == ("--all" in arguments)
+    repeated = "listed with the command that repeats it alone" in done.stdout
+    assert repeated == (arguments == [] and status == 1)

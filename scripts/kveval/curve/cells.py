@@ -344,7 +344,8 @@ def _arrivals_s(workload: Workload, level: int, run: int) -> Floats | None:
         return None
     if workload.profile in workloads.REPLAYS:
         return np.array([row.timestamp for row in _rows(workload, level, run)])
-    rate = workloads.rate_req_s_at(workload, level) or 0.0
+    rate = workloads.rate_req_s_at(workload, level)
+    assert rate is not None, "only a closed loop has no rate"
     count = int(rate * workload.seconds)
     if workload.profile == "constant":
         return np.arange(count) / rate

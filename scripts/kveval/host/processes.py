@@ -15,11 +15,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO
-
-import psutil
 
 from kveval.host.errors import Failure
 from kveval.host.registry import (
@@ -31,9 +29,19 @@ from kveval.host.registry import (
     remove_things,
     thing_of,
 )
-from kveval.host.sessions import TERMINATION_GRACE_S, Session, members_of
+from kveval.host.sessions import (
+    TERMINATION_GRACE_S,
+    ProcessIdentity,
+    Session,
+    members_of,
+)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+WORKFLOW_VARIABLE = "KVEVAL_WORKFLOW_PROCESS"
+"""The environment variable with the identity of the snakemake that a job belongs to, as JSON.
+
+Ancestors do not tell an orphan: after the end of snakemake they are those of a job that was started by hand.
+"""
 
 
 class Terminated(BaseException):
@@ -224,28 +232,44 @@ def _handled_by(handler: Callable[[int, object], None]) -> Iterator[None]:
             signal.signal(number, before)
 
 
-def workflow_process() -> psutil.Process | None:
-    """Return the nearest ancestor process that is snakemake or kveval, or None if the job was started by hand."""
-    for parent in psutil.Process().parents():
-        with contextlib.suppress(psutil.Error):
-            names = [Path(word).name for word in parent.cmdline()[:4]]
-            if "kveval" in names or any("snakemake" in name for name in names):
-                return parent
-    return None
+def announce_workflow() -> None:
+    """Tell the processes that this one starts from now on, by their environment, that they are jobs of it."""
+    identity = asdict(ProcessIdentity.of_this_process())
+    os.environ[WORKFLOW_VARIABLE] = json.dumps(identity)
+
+
+def workflow_process() -> ProcessIdentity | None:
+    """Return the snakemake that this process is a job of, which may have ended; None for a job started by hand.
+
+    It is None as well where that snakemake is on another host.
+    """
+    announced = os.environ.get(WORKFLOW_VARIABLE)
+    if announced is None:
+        return None
+    identity = ProcessIdentity(**json.loads(announced))
+    return None if identity.lives() is None else identity
 
 
 @contextlib.contextmanager
 def stop_when_orphaned(poll_s: float = 1.0) -> Iterator[None]:
-    """Send this process SIGTERM once what measures with it has ended: after `kill -9` nothing else would stop it."""
-    parent = workflow_process()
+    """Send this process SIGTERM once its snakemake has ended: after `kill -9` nothing else would stop it.
+
+    Raises Terminated if it has ended already, as it may while a job starts.
+    """
+    workflow = workflow_process()
     over = threading.Event()
 
+    def is_orphan() -> bool:
+        return workflow is not None and workflow.lives() is False
+
     def watch() -> None:
-        while parent is not None and not over.wait(poll_s):
-            if not parent.is_running() or parent.status() == psutil.STATUS_ZOMBIE:
+        while not over.wait(poll_s):
+            if is_orphan():
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
 
+    if is_orphan():
+        raise Terminated(signal.SIGTERM.name)
     watcher = threading.Thread(target=watch, name="orphan-watch", daemon=True)
     watcher.start()
     try:

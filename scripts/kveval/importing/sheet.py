@@ -30,6 +30,8 @@ from kveval.load.reports import ReportFileError
 from kveval.load.reports.reading import read_report
 
 Texts = dict[str, str]
+CellTexts = tuple[str, ...]
+"""Model, scenario and cpu_blocks as a sheet has them, UNKNOWN for what cannot be told."""
 _OF_CELL = ("model", "scenario", "cpu_blocks")
 _OF_KIND = ("hardware", "software", "replicas")
 
@@ -52,7 +54,10 @@ class SheetUpdate:
 
 @dataclass(frozen=True)
 class _Level:
-    """A level of a result as a row of the sheet. `run`: what levels of one run have in common; `texts`: without it."""
+    """A level of a result as a row of the sheet, `texts`, that has no run's number yet.
+
+    `run`: equal for the levels of one run.
+    """
 
     run: object
     texts: Texts
@@ -130,26 +135,25 @@ def _content(roots: Sequence[Path], catalogue: Catalogue) -> _Content:
 def _levels(content: _Content, sheet: ImportSheet) -> list[_Level]:
     """Return every level of the results as a row, those of runs first, in the order of their cells and times."""
     base = sheet.path.parent
-    results, copies = _without_copies(content.results, sheet)
-    results = _equal_configurations(results)
+    originals, copies = _without_copies(content.results, sheet)
+    results = _equal_configurations(originals)
     mixed = _mixed_cells(results, sheet)
     runs, left_out = merge_partial_runs(drafts_of(results))
     levels: list[_Level] = []
-    placed: set[tuple[Path, str]] = set()
     for number, draft in enumerate(runs):
-        shared = content.shared[draft.first.root]
-        for row in _draft_rows(draft, shared, base):
+        for row in _draft_rows(draft, content.shared[draft.first.root], base):
             levels.append(_Level((draft.cell, number), _decided(row, mixed)))
-        placed |= {_key(member.result) for member in draft.members}
     for number, (draft, reason) in enumerate(left_out):
         for row in _draft_rows(draft, content.shared[draft.first.root], base):
-            row |= {"use": "no", "remarks": _joined(reason, row["remarks"])}
-            levels.append(_Level((draft.cell, "left out", number), row))
-        placed |= {_key(member.result) for member in draft.members}
-    alone = [*copies, *((result, "") for result in results)]
-    for result, reason in alone:
-        if _key(result) not in placed:
-            levels += _rows_alone(result, reason, base)
+            unused = {"use": "no", "remarks": _joined(reason, row["remarks"])}
+            levels.append(_Level((draft.cell, "left out", number), row | unused))
+    for result, reason in copies:
+        levels += _rows_alone(result, reason, base)
+    drafts = [*runs, *(draft for draft, _ in left_out)]
+    in_a_run = {_key(member.result) for draft in drafts for member in draft.members}
+    for result in results:
+        if _key(result) not in in_a_run:
+            levels += _rows_alone(result, "", base)
     return levels
 
 
@@ -162,35 +166,36 @@ def _without_copies(
 ) -> tuple[list[Result], list[tuple[Result, str]]]:
     """Return the results, and the copies of earlier ones with the reason: they would count as further runs."""
     base = sheet.path.parent
-    seen: dict[tuple[str, ...], str] = {}
+    # The report that has a level first, by the level's cell, number and start.
+    first_reports: dict[tuple[CellTexts, str, str], str] = {}
     for row in sheet.rows.values():
         if row.use != "no" and row.start:
-            cell = (row.model, row.scenario, str(row.cpu_blocks))
-            place = sheet.file(row.report)
-            seen.setdefault((*cell, str(row.level), row.start), place)
+            cell: CellTexts = (row.model, row.scenario, str(row.cpu_blocks))
+            level = (cell, str(row.level), row.start)
+            first_reports.setdefault(level, sheet.file(row.report))
     kept, copies = [], []
     for result in results:
-        place = sheet.file(_name(result.root, result.report, base))
-        keys = [
-            (*_cell_texts(result), str(level.level), _time(level.facts.start))
+        report = sheet.file(_name(result.root, result.report, base))
+        cell = _cell_texts(result)
+        levels = [
+            (cell, str(level.level), _time(level.facts.start))
             for level in result.levels
         ]
-        firsts = {seen.get(key, place) for key in keys}
-        if firsts and place not in firsts:
-            reason = (
-                f"the same measurement as {min(firsts)}: equal levels at equal times"
-            )
+        firsts = {first_reports.get(level, report) for level in levels}
+        if firsts and report not in firsts:
+            original = min(firsts)
+            reason = f"the same measurement as {original}: equal levels at equal times"
             copies.append((result, reason))
             continue
         kept.append(result)
-        for key in keys:
-            seen.setdefault(key, place)
+        for level in levels:
+            first_reports.setdefault(level, report)
     return kept, copies
 
 
 def _equal_configurations(results: Sequence[Result]) -> list[Result]:
     """Return the results with a remark on those whose configuration more than one cell ran with."""
-    cells: dict[str, set[tuple[str, ...]]] = {}
+    cells: dict[str, set[CellTexts]] = {}
     for result in results:
         if result.known and result.configuration is not None:
             alike = cells.setdefault(result.configuration, set())
@@ -198,7 +203,7 @@ def _equal_configurations(results: Sequence[Result]) -> list[Result]:
     return [_with_equals(result, cells) for result in results]
 
 
-def _with_equals(result: Result, cells: Mapping[str, set[tuple[str, ...]]]) -> Result:
+def _with_equals(result: Result, cells: Mapping[str, set[CellTexts]]) -> Result:
     """Return a result with a remark on the other cells that ran with its configuration; `cells`: those by it."""
     if not result.known or result.configuration is None:
         return result
@@ -211,44 +216,48 @@ def _with_equals(result: Result, cells: Mapping[str, set[tuple[str, ...]]]) -> R
     return replace(result, remarks=(*result.remarks, remark))
 
 
-def _mixed_cells(
+def _mixed_cells(results: Iterable[Result], sheet: ImportSheet) -> dict[CellTexts, str]:
+    """Return the cells that have results of different machines or releases, with what they are of."""
+    mixed = {}
+    for cell, kinds in _kinds_of_cells(results, sheet).items():
+        different = [
+            f"{name} {' and '.join(sorted(texts))}"
+            for name, texts in kinds.items()
+            if len(texts) > 1
+        ]
+        if different:
+            mixed[cell] = "; ".join(different)
+    return mixed
+
+
+def _kinds_of_cells(
     results: Iterable[Result], sheet: ImportSheet
-) -> dict[tuple[str, ...], str]:
-    """Return the cells that have results of different machines or releases, with what they are of.
+) -> dict[CellTexts, dict[str, set[str]]]:
+    """Return what each cell has results of: its machines, its releases and its numbers of replicas.
 
     What the sheet leaves out does not count.
     """
     base = sheet.path.parent
-    kinds: dict[tuple[str, ...], dict[str, set[str]]] = {}
     listed = {sheet.file(row.report) for row in sheet.rows.values()}
+    kinds: dict[CellTexts, dict[str, set[str]]] = {}
+
+    def add(cell: CellTexts, values: Iterable[object]) -> None:
+        of_cell = kinds.setdefault(cell, {name: set() for name in _OF_KIND})
+        for name, value in zip(_OF_KIND, values, strict=True):
+            of_cell[name].add(_text(value))
+
     for result in results:
         report = sheet.file(_name(result.root, result.report, base))
         if result.known and report not in listed:
-            texts = dict(zip(_OF_KIND, map(_text, result.kind), strict=True))
-            _add_kind(kinds.setdefault(_cell_texts(result), {}), texts)
+            add(_cell_texts(result), result.kind)
     for row in sheet.rows.values():
         if row.use != "no":
-            texts = {name: _text(getattr(row, name)) for name in _OF_KIND}
-            own = (row.model, row.scenario, str(row.cpu_blocks))
-            _add_kind(kinds.setdefault(own, {}), texts)
-    mixed = {}
-    for cell, values in kinds.items():
-        several = [
-            f"{name} {' and '.join(sorted(texts))}"
-            for name, texts in values.items()
-            if len(texts) > 1
-        ]
-        if several:
-            mixed[cell] = "; ".join(several)
-    return mixed
+            cell = (row.model, row.scenario, str(row.cpu_blocks))
+            add(cell, (getattr(row, name) for name in _OF_KIND))
+    return kinds
 
 
-def _add_kind(values: dict[str, set[str]], texts: Texts) -> None:
-    for name, text in texts.items():
-        values.setdefault(name, set()).add(text)
-
-
-def _decided(row: Texts, mixed: Mapping[tuple[str, ...], str]) -> Texts:
+def _decided(row: Texts, mixed: Mapping[CellTexts, str]) -> Texts:
     """Return a row, with a `?` in `use` if its cell has results that do not belong together."""
     kinds = mixed.get(tuple(row[name] for name in _OF_CELL))
     if kinds is None:
@@ -316,7 +325,7 @@ def _row(result: Result, base: Path) -> Texts:
     }
 
 
-def _cell_texts(result: Result) -> tuple[str, ...]:
+def _cell_texts(result: Result) -> CellTexts:
     return tuple(UNKNOWN if value is None else str(value) for value in result.cell)
 
 
@@ -354,42 +363,44 @@ class _RunNumbers:
     """The numbers of runs: levels of a run that is in the sheet get its number, other runs the next of their cell."""
 
     def __init__(self, sheet: ImportSheet, known: Iterable[_Level]) -> None:
-        lines = {
-            (sheet.file(row.report), str(row.benchmark)): row
-            for row in sheet.rows.values()
-        }
+        # By run, as levels name it; and the levels of each number of a cell.
         self._numbers: dict[object, int] = {}
-        self._levels: dict[tuple[tuple[str, ...], int], set[str]] = {}
+        self._levels: dict[tuple[CellTexts, int], set[str]] = {}
         columns = (*_OF_CELL, *_OF_KIND, "arm", "report")
-        for row in sheet.rows.values():
-            if row.run != UNKNOWN:
-                texts = {name: _text(getattr(row, name)) for name in columns}
-                self._occupy(texts, int(row.run), str(row.level))
+        numbered = [row for row in sheet.rows.values() if row.run != UNKNOWN]
+        for row in numbered:
+            texts = {name: _text(getattr(row, name)) for name in columns}
+            self._occupy(texts, int(row.run), str(row.level))
+        numbers = {
+            (sheet.file(row.report), str(row.benchmark)): int(row.run)
+            for row in numbered
+        }
         for level in known:
-            row = lines[_resolved(level, sheet)]
-            if row.run != UNKNOWN:
-                self._numbers.setdefault(level.run, int(row.run))
+            place = _resolved(level, sheet)
+            if place in numbers:
+                self._numbers.setdefault(level.run, numbers[place])
 
     def of(self, level: _Level) -> str:
         """Return the number of the run of a new row."""
-        texts, own = level.texts, level.texts["level"]
-        cell = self._cell(texts)
+        cell, level_text = self._cell(level.texts), level.texts["level"]
         number = self._numbers.get(level.run)
-        if number is None or own in self._levels.get((cell, number), ()):
+        if number is None or level_text in self._levels.get((cell, number), ()):
             used = [run for other, run in self._levels if other == cell]
             number = max(used, default=0) + 1
             self._numbers[level.run] = number
-        self._occupy(texts, number, own)
+        self._occupy(level.texts, number, level_text)
         return str(number)
 
     def _occupy(self, texts: Texts, run: int, level: str) -> None:
         self._levels.setdefault((self._cell(texts), run), set()).add(level)
 
     @staticmethod
-    def _cell(texts: Texts) -> tuple[str, ...]:
+    def _cell(texts: Texts) -> CellTexts:
         """Return what distinguishes a cell from others: what is not known of it by what the results call it."""
         cell = tuple(texts[name] for name in (*_OF_CELL, *_OF_KIND))
-        return (*cell, texts["arm"] or texts["report"]) if UNKNOWN in cell else cell
+        if UNKNOWN not in cell:
+            return cell
+        return (*cell, texts["arm"] or texts["report"])
 
 
 def _readable(sheet: ImportSheet) -> list[int]:

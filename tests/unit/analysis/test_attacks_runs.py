@@ -264,6 +264,13 @@ def _moved(levels: pd.DataFrame, hours: float) -> pd.DataFrame:
     return levels.assign(**times)
 
 
+def repeated_late(levels: pd.DataFrame, numbers: Sequence[int]) -> pd.DataFrame:
+    """The same campaign with runs of the arm that were repeated a hundred hours later."""
+    chosen = of(levels, ARM, numbers)
+    moved = _moved(levels[chosen], 100.0)
+    return pd.concat([levels[~chosen], moved], ignore_index=True)
+
+
 def bridged(hours: float, failed: Sequence[int] = ()) -> pd.DataFrame:
     """An arm of the first day, and one of later, in whose blocks the baseline was measured again as runs 6 to 10."""
     levels = levels_table(

@@ -15,7 +15,7 @@ from kveval.analysis.statistics.comparison import (
 )
 from kveval.analysis.statistics.findings import read_exclusions
 from kveval.analysis.statistics.level_selection import log_table, own_peak
-from kveval.analysis.statistics.pairing import Pairing, pair_runs
+from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
 from kveval.analysis.verdict import Comparisons, compare_all, method_hash
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
@@ -42,6 +42,15 @@ def throughput(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["metric"] == "throughput_tok_s"].set_index(
         ["scenario", "cpu_blocks"]
     )
+
+
+def test_a_run_without_its_times_has_none_that_is_a_number() -> None:
+    known = {"run": 1, "run_started": "2026-01-01T00:00:00+00:00"}
+    unknown = {"run": "2", "run_started": "", "run_finished": np.nan}
+    spans = run_spans([known, unknown])
+    assert list(spans) == [1, 2]
+    assert spans[1][0] == pd.Timestamp("2026-01-01", tz="UTC").timestamp()
+    assert np.isnan([spans[1][1], *spans[2]]).all()
 
 
 def test_runs_of_the_same_blocks_are_paired_by_number() -> None:

@@ -13,45 +13,58 @@ from kveval.load.sample_sizes import MIN_RUNS
 from kveval.store.run_file import Run
 
 _CONFIG = load_config(RAW["config"], CONFIG)
-CELLS = [_CONFIG.specification(cell).to_json() for cell in _CONFIG.cells]
+SPECIFICATIONS = [_CONFIG.specification(cell).to_json() for cell in _CONFIG.cells]
+FIRST_CELL, SECOND_CELL = 0, 1
 
 
-def run(number: int, *shares: float | None, cell: int = 0) -> Run:
+def run(number: int, *others_percent: float | None, cell: int = FIRST_CELL) -> Run:
+    """Return a run of a cell; `others_percent`: what other programs took in each of its levels, None if unknown."""
     levels = [
         {"level": level, "others_cpu_percent": share}
-        for level, share in enumerate(shares, start=1)
+        for level, share in enumerate(others_percent, start=1)
     ]
-    return msgspec.convert(described(CELLS[cell], number, levels=levels), Run)
+    document = described(SPECIFICATIONS[cell], number, levels=levels)
+    return msgspec.convert(document, Run)
 
 
 def test_a_run_is_disturbed_by_what_others_took_in_any_of_its_levels() -> None:
-    quiet = [run(1, 0.4, 10.0), run(1, None, cell=1), run(2)]
-    disturbed = [run(3, 0.5, 10.1), run(2, 38.0, 2.0, cell=1)]
-    found = DisturbedBlocks.from_runs([*quiet, *disturbed], 3)
-    assert [run.run for run in found.runs] == [2, 3]
-    assert [run.others_percent for run in found.runs] == [38.0, 10.1]
-    assert found.blocks == [2, 3]
-    assert (found.quiet, found.needed) == (1, 2)
+    quiet = [
+        run(1, 0.4, 10.0),
+        run(1, None, cell=SECOND_CELL),
+        run(2),
+    ]
+    disturbed = [
+        run(3, 0.5, 10.1),
+        run(2, 38.0, 2.0, cell=SECOND_CELL),
+    ]
+    blocks = DisturbedBlocks.from_runs([*quiet, *disturbed], planned=3)
+    in_order = [(run.run, run.others_percent) for run in blocks.runs]
+    assert in_order == [(2, 38.0), (3, 10.1)]
+    assert blocks.blocks == [2, 3]
+    assert blocks.quiet == 1
+    assert blocks.needed == 2
 
 
 @pytest.mark.parametrize(
     ("planned", "disturbed", "needed"),
     [
-        (3, [], 0),
-        (3, [2], 1),
-        (3, [1, 2, 3], 3),
-        # The further blocks of a campaign that was repeated before.
-        (5, [2, 3], 0),
-        (5, [2, 3, 5], 1),
-        # It plans fewer than a verdict needs, and more.
-        (1, [1], 1),
-        (9, [1, 4, 8], 0),
+        pytest.param(3, [], 0, id="none disturbed"),
+        pytest.param(3, [2], 1, id="one disturbed"),
+        pytest.param(3, [1, 2, 3], 3, id="all disturbed"),
+        pytest.param(5, [2, 3], 0, id="repeated before"),
+        pytest.param(5, [2, 3, 5], 1, id="repeated before, and disturbed again"),
+        pytest.param(1, [1], 1, id="fewer planned than a verdict needs"),
+        pytest.param(9, [1, 4, 8], 0, id="more planned than a verdict needs"),
     ],
 )
 def test_as_many_blocks_are_needed_as_are_lacking_for_a_verdict(
     planned: int, disturbed: list[int], needed: int
 ) -> None:
-    runs = [run(number, 40.0, cell=cell) for number in disturbed for cell in (0, 1)]
+    runs = [
+        run(number, 40.0, cell=cell)
+        for number in disturbed
+        for cell in (FIRST_CELL, SECOND_CELL)
+    ]
     assert DisturbedBlocks.from_runs(runs, planned).needed == needed
 
 
@@ -60,8 +73,10 @@ def test_once_the_further_blocks_were_quiet_nothing_is_repeated(
     planned: int, disturbed: set[int]
 ) -> None:
     runs = [run(number, 99.0) for number in disturbed]
-    first = DisturbedBlocks.from_runs(runs, planned)
-    within = [one for one in runs if one.run <= planned]
-    again = DisturbedBlocks.from_runs(within, planned + first.needed)
-    assert again.quiet >= min(planned, MIN_RUNS)
-    assert first.needed == 0 or again.needed <= MIN_RUNS - min(planned, MIN_RUNS)
+    before = DisturbedBlocks.from_runs(runs, planned)
+    # What is beyond the plan is measured again, quiet this time.
+    kept = [run for run in runs if run.run <= planned]
+    after = DisturbedBlocks.from_runs(kept, planned + before.needed)
+    assert after.quiet >= min(planned, MIN_RUNS)
+    planned_fewer = MIN_RUNS - min(planned, MIN_RUNS)
+    assert before.needed == 0 or after.needed <= planned_fewer

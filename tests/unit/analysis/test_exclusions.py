@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import synthetic_campaign as large
+from tests.unit.analysis.test_attacks import of_arm
 from tests.unit.analysis.test_attacks_runs import (
     ARM,
     BASELINE,
@@ -17,6 +18,7 @@ from tests.unit.analysis.test_attacks_runs import (
     campaign,
     in_states,
     judged,
+    repeated_late,
     with_values,
     without,
 )
@@ -160,3 +162,17 @@ def test_the_next_step_follows_codes_whatever_the_words(
     step = next_step_for(large.plan(), row)
     assert step == next_step_for(large.plan(), without_words)
     assert step != "see the reason"
+
+
+def test_runs_of_another_time_are_named_unless_the_comparison_is_refused() -> None:
+    levels = repeated_late(campaign(), [2])
+    left_out = {("arm", 2): "other_time", ("reference", 2): "other_time"}
+    sound = judged(levels)
+    refused = judged(of_arm(levels, request_output_tokens=32.0))
+    assert codes(sound) == codes(refused) == left_out
+    assert sound["verdict"] == words.BETTER
+    assert sound["reason"] == (
+        "without run 2: measured at another time than those of its baseline"
+    )
+    assert refused["grounds"] == "other_work"
+    assert "at another time" not in refused["reason"]

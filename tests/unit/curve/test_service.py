@@ -62,6 +62,16 @@ def test_a_request_by_itself_takes_the_sum_of_its_parts():
     assert found.busy == pytest.approx(1 - 0.01 / each_s, rel=0.01)
 
 
+def test_a_closed_loop_ends_when_its_first_stream_has_no_request_left():
+    # A token in each batch, by each of two streams, until the shorter answer ends; the rest of the other is not counted.
+    answers = np.array([10, 30])
+    one_token_prompts = demanded([0, 0], prompt=1, output_tokens=answers)
+    found = serve(one_token_prompts, SPEED, TierSpeed(), (0.0, 60.0), streams=2)
+    first_s = 0.01 + 0.004 + 2 * 5e-5 * (1 + 1e-4 / 2)
+    end_s = first_s + 9 * (0.004 + 2 * 0.0005)
+    assert found.throughput_tok_s == pytest.approx((10 + 10) / end_s)
+
+
 def test_what_the_device_holds_is_a_bound_on_what_it_takes_in():
     many = demanded([0] * 400)
     narrow = serve(many, SPEED, TierSpeed(), WINDOW, streams=8, device_tokens=3100)

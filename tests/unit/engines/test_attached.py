@@ -126,7 +126,7 @@ def test_this_machine_is_waited_for_where_the_server_is_on_it(
     waited: list[float] = []
     monkeypatch.setattr(
         "kveval.engines.local.engine.wait_until_quiet",
-        lambda say, limit_s: waited.append(limit_s),
+        lambda say, budget: waited.append(budget.limit_s),
     )
     monkeypatch.setenv("KVEVAL_QUIET_WAIT_S", "7")
     engine_at(job, f"http://{host}:8000").wait_until_quiet(print)

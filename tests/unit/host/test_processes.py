@@ -1,5 +1,6 @@
 """Whatever way a run ends, nothing it started is left."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,18 +8,23 @@ import sys
 import textwrap
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import psutil
 import pytest
+from tests.support.job_status import ELSEWHERE, HERE, killed_process
 from tests.support.paths import SCRIPTS
 
 from kveval.host.processes import (
+    WORKFLOW_VARIABLE,
     Terminated,
+    announce_workflow,
     signals_deferred,
     stop_signals_raise,
+    stop_when_orphaned,
     supervisor,
+    workflow_process,
 )
 from kveval.host.registry import (
     Registry,
@@ -268,6 +274,9 @@ def test_the_job_stops_when_the_snakemake_above_it_is_killed(tmp_path):
         textwrap.dedent(
             f"""
             import subprocess, sys, time
+            sys.path.insert(0, {str(SCRIPTS)!r})
+            from kveval.host.processes import announce_workflow
+            announce_workflow()
             child = subprocess.Popen(["bash", "-c", "{sys.executable} {tmp_path}/job.py; true"])
             time.sleep(100)
             """
@@ -299,3 +308,27 @@ def test_the_job_stops_when_the_snakemake_above_it_is_killed(tmp_path):
             and (tmp_path / "stopped").read_text() == "SIGTERM"
         )
     )
+
+
+def test_a_job_whose_snakemake_was_killed_while_it_started_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(WORKFLOW_VARIABLE, json.dumps(asdict(killed_process())))
+    with pytest.raises(Terminated, match="SIGTERM"), stop_when_orphaned():
+        pytest.fail("it began")
+
+
+def test_a_job_belongs_to_the_snakemake_that_announced_itself_on_this_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(WORKFLOW_VARIABLE, raising=False)
+    assert workflow_process() is None
+    monkeypatch.setenv(WORKFLOW_VARIABLE, "")
+    announce_workflow()
+    assert workflow_process() == HERE
+    with stop_when_orphaned():
+        pass
+    monkeypatch.setenv(WORKFLOW_VARIABLE, json.dumps(asdict(ELSEWHERE)))
+    assert workflow_process() is None
+    with stop_when_orphaned():
+        pass

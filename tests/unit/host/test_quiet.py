@@ -1,11 +1,14 @@
 """Whether the machine is quiet, and waiting for it, with a clock that only looking moves on."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.job_status import ELSEWHERE, HERE
 
 from kveval.host import quiet
 from kveval.host.cpu_time import CpuTime
@@ -13,6 +16,7 @@ from kveval.host.quiet import (
     DEFAULT_QUIET_WAIT_S,
     QUIET_WAIT,
     QuietWaitError,
+    WaitBudget,
     describe_now,
     others_percent,
     quiet_wait_s,
@@ -35,52 +39,129 @@ class Machine:
     def clock(self) -> float:
         return self.time_s
 
-    def wait(self, limit_s: float) -> list[str]:
+    def wait(self, budget: WaitBudget) -> list[str]:
         lines: list[str] = []
-        wait_until_quiet(lines.append, limit_s, self.look, self.clock)
+        wait_until_quiet(lines.append, budget, self.look, self.clock)
         return lines
 
 
-def test_a_quiet_machine_is_looked_at_for_a_second_and_nothing_is_said() -> None:
+@pytest.fixture
+def budget(tmp_path: Path) -> WaitBudget:
+    return budget_below(tmp_path)
+
+
+def budget_below(folder: Path, limit_s: float = 300.0) -> WaitBudget:
+    return WaitBudget(limit_s, folder / "logs" / "wait.json", HERE)
+
+
+def test_a_quiet_machine_is_looked_at_for_a_second_and_nothing_is_said(
+    budget: WaitBudget,
+) -> None:
     machine = Machine(10.0, 90.0)
-    assert machine.wait(300) == []
+    assert machine.wait(budget) == []
     assert machine.time_s == 1
+    assert not budget.path.exists()
 
 
-def test_a_busy_machine_is_waited_for_until_it_has_been_quiet_for_five_seconds() -> (
-    None
-):
+def test_a_busy_machine_is_waited_for_until_it_has_been_quiet_for_five_seconds(
+    budget: WaitBudget,
+) -> None:
     machine = Machine(62.0, 40.0, 10.1, 3.0)
-    first, last = machine.wait(300)
+    first, last = machine.wait(budget)
     assert first == (
-        "waiting for a quiet machine, 300 s at most: other programs take 62 % of its processors;"
+        "waiting for a quiet machine, all runs together at most 300 s more: other programs take 62 % of its processors;"
         " KVEVAL_QUIET_WAIT_S=0 does not wait"
     )
     assert last == "the machine is quiet after 16 s"
+    assert budget.left_s() == 284
 
 
-def test_a_machine_that_stays_busy_is_measured_beside_the_others_and_that_is_said() -> (
-    None
-):
-    lines = Machine(55.0).wait(150)
-    assert lines[1:-1] == ["still waiting: other programs take 55 %"] * 2
-    assert lines[-1] == (
-        "other programs still take 55 % after 151 s: measuring beside them; levels that they disturb are named"
+def test_runs_share_the_time_and_measure_beside_the_others_once_it_is_used_up(
+    budget: WaitBudget,
+) -> None:
+    # A look of one second, then such of five.
+    assert Machine(*[55.0] * 30, 5.0).wait(budget)[-1] == (
+        "the machine is quiet after 151 s"
     )
+    first, *reminders, last = Machine(55.0).wait(budget)
+    assert "all runs together at most 149 s more" in first
+    assert reminders == ["still waiting: other programs take 55 %"] * 2
+    beside = "measuring beside them; levels that they disturb are named"
+    assert last == f"other programs still take 55 % after 151 s: {beside}"
+    machine = Machine(40.0)
+    assert machine.wait(budget) == [
+        "other programs take 40 % of this machine's processors, and the 300 s of waiting for them are used up:"
+        f" {beside}"
+    ]
+    assert machine.time_s == 1
 
 
-@given(st.lists(st.floats(0, 100)), st.floats(0.1, 400))
-def test_no_run_waits_longer_than_it_may(shares: list[float], limit_s: float) -> None:
-    machine = Machine(*shares)
-    machine.wait(limit_s)
-    assert machine.time_s <= limit_s + 6
-    assert machine.share <= 10 or machine.time_s >= limit_s
+@given(
+    st.lists(st.lists(st.floats(0, 100)), min_size=1, max_size=6), st.floats(0.1, 400)
+)
+def test_all_runs_together_wait_no_longer_than_they_may(
+    shares_of_runs: list[list[float]], limit_s: float
+) -> None:
+    with TemporaryDirectory() as folder:
+        budget = budget_below(Path(folder), limit_s)
+        machines = [Machine(*shares) for shares in shares_of_runs]
+        for machine in machines:
+            machine.wait(budget)
+        # Each run looks for a second; the last look takes five, and the file has tenths of seconds.
+        total_s = sum(machine.time_s for machine in machines)
+        assert total_s <= limit_s + 5 + 1.1 * len(machines)
+        for machine in machines:
+            assert (
+                machine.share <= 10 or machine.time_s >= limit_s or not budget.left_s()
+            )
 
 
-def test_who_does_not_wait_does_not_look_either() -> None:
+def test_another_snakemake_has_a_budget_of_its_own(budget: WaitBudget) -> None:
+    budget.spend(100.0)
+    budget.spend(20.0)
+    assert budget.left_s() == 180
+    other = WaitBudget(300.0, budget.path, ELSEWHERE)
+    assert other.left_s() == 300
+    other.spend(400.0)
+    assert other.left_s() == 0
+    assert budget.left_s() == 300
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"workflow": 1, "waited_s": 9}'])
+def test_a_damaged_file_costs_nothing_but_what_was_waited(
+    budget: WaitBudget, text: str
+) -> None:
+    budget.path.parent.mkdir()
+    budget.path.write_text(text)
+    assert budget.left_s() == 300
+    budget.spend(1.0)
+    assert budget.left_s() == 299
+
+
+def test_a_run_whose_wait_cannot_be_noted_goes_on(budget: WaitBudget) -> None:
+    budget.path.parent.write_text("a file where the folder would be")
+    assert Machine(90.0, 1.0).wait(budget)[-1] == "the machine is quiet after 6 s"
+    assert budget.left_s() == 300
+
+
+def test_who_does_not_wait_does_not_look_either(tmp_path: Path) -> None:
     machine = Machine(80.0)
-    assert machine.wait(0) == []
+    assert machine.wait(budget_below(tmp_path, limit_s=0)) == []
     assert machine.time_s == 0
+
+
+def test_a_job_shares_the_budget_of_the_snakemake_that_started_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(QUIET_WAIT, "60")
+    monkeypatch.setattr(quiet, "workflow_process", lambda: ELSEWHERE)
+    first = WaitBudget.from_environment(tmp_path / "wait.json")
+    first.spend(50.0)
+    assert WaitBudget.from_environment(tmp_path / "wait.json").left_s() == 10
+    monkeypatch.setattr(quiet, "workflow_process", lambda: None)
+    by_hand = WaitBudget.from_environment(tmp_path / "wait.json")
+    assert by_hand.workflow == HERE
+    assert by_hand.left_s() == 60
 
 
 def test_a_campaign_begins_with_how_busy_the_machine_is_and_what_that_means() -> None:
@@ -92,7 +173,7 @@ def test_a_campaign_begins_with_how_busy_the_machine_is_and_what_that_means() ->
     assert not quiet
     assert text == (
         "Other programs take 62 % of this machine's processors now: wait until they have ended, or expect wide"
-        " intervals. Each run waits until they take at most 10 %, for 60 s at most (KVEVAL_QUIET_WAIT_S)."
+        " intervals. Runs wait until they take at most 10 %, for 60 s in all (KVEVAL_QUIET_WAIT_S)."
     )
 
 
@@ -100,7 +181,7 @@ def test_a_campaign_begins_with_how_busy_the_machine_is_and_what_that_means() ->
     ("text", "seconds"),
     [("", DEFAULT_QUIET_WAIT_S), ("0", 0.0), ("90", 90.0), (" 1.5 ", 1.5)],
 )
-def test_the_environment_says_how_long_a_run_may_wait(
+def test_the_environment_says_how_long_runs_may_wait(
     text: str, seconds: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(QUIET_WAIT, text)
@@ -112,7 +193,7 @@ def test_what_is_no_number_of_seconds_is_refused(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(QUIET_WAIT, text)
-    with pytest.raises(QuietWaitError, match="write the seconds that a run may wait"):
+    with pytest.raises(QuietWaitError, match="write the seconds that runs may wait"):
         quiet_wait_s()
 
 

@@ -16,7 +16,8 @@ from kveval.load.reports.reading import decode_report, read_report
 
 DATA = Path(os.environ.get("KVEVAL_TEST_DATA", ""))
 real_data = pytest.mark.skipif(
-    "KVEVAL_TEST_DATA" not in os.environ, reason="KVEVAL_TEST_DATA is not set"
+    "KVEVAL_TEST_DATA" not in os.environ,
+    reason="KVEVAL_TEST_DATA is not set: it names a folder with real measurements",
 )
 CONFIGURATIONS = {
     "default": "GPU Only",

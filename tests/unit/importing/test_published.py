@@ -13,7 +13,8 @@ from kveval.store.run_file import stored_run
 from kveval.store.store import Store
 
 pytestmark = pytest.mark.skipif(
-    "KVEVAL_TEST_DATA" not in os.environ, reason="KVEVAL_TEST_DATA is not set"
+    "KVEVAL_TEST_DATA" not in os.environ,
+    reason="KVEVAL_TEST_DATA is not set: it names a folder with real measurements",
 )
 MODEL = "Qwen3-0.6B"
 COLUMNS = ["throughput_tok_s", "ttft_ms_mean", "itl_ms_mean"]

@@ -23,7 +23,8 @@ from kveval.store.run_file import LevelRun, Run
 
 DATA = Path(os.environ.get("KVEVAL_TEST_DATA", "")) / "guidellm"
 real_data = pytest.mark.skipif(
-    "KVEVAL_TEST_DATA" not in os.environ, reason="KVEVAL_TEST_DATA is not set"
+    "KVEVAL_TEST_DATA" not in os.environ,
+    reason="KVEVAL_TEST_DATA is not set: it names a folder with real measurements",
 )
 SWEEP = DATA / "oct2025-Qwen3-0.6B-default.json"
 STORY = Story()

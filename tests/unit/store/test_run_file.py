@@ -7,11 +7,13 @@ import msgspec
 import pytest
 from tests.support.stored_runs import CELL, measured, pointed
 
+from kveval.campaign.cell import Cell
 from kveval.store.run_file import (
     RunFileError,
     collect_runs,
     collected_runs,
     pointed_run,
+    pointer_of,
     stored_run,
 )
 from kveval.store.store import Store
@@ -27,6 +29,13 @@ def pointers(folder: Path) -> list[Path]:
         pointed(folder / "results", place, specification, run)
         for run, place in enumerate(places, start=1)
     ]
+
+
+def test_a_pointer_is_at_the_path_of_its_cell_and_run() -> None:
+    pointer = pointer_of("results", Cell("Qwen3-0.6B", "native-offload", 500), 2)
+    assert str(pointer) == (
+        "results/Qwen3-0.6B/native-offload/500/run-2/measurement.json"
+    )
 
 
 def test_runs_come_back_in_their_order_and_whole(tmp_path: Path) -> None:

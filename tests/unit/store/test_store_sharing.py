@@ -28,7 +28,7 @@ RSYNC = [
     "--exclude=*",
 ]
 needs_rsync = pytest.mark.skipif(
-    shutil.which("rsync") is None, reason="rsync is not installed"
+    shutil.which("rsync") is None, reason="no rsync (Debian's package)"
 )
 
 

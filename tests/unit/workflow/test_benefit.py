@@ -16,6 +16,7 @@ from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
 CONFIG = REPOSITORY / "config"
+WORDS = ["--configfile", "mine.yaml"]
 TIER = Cell("Qwen3-0.6B", "native-offload", 10_000)
 
 
@@ -29,8 +30,10 @@ def test_before_any_measurement_it_says_what_it_would_take(config, tmp_path):
     curves = [*level_curves(config, store)]
     bought = StoredBenefits(config, store).at(curves[0])
     assert bought is None
-    [line] = benefit_lines(config, curves[0], bought, store)
-    assert line.endswith("snakemake --cores 4 results/Qwen3-0.6B/no-offload/0/peak.csv")
+    [line] = benefit_lines(config, curves[0], bought, store, WORDS)
+    assert line.endswith(
+        ": snakemake --cores 4 results/Qwen3-0.6B/no-offload/0/peak.csv --configfile mine.yaml"
+    )
 
 
 def test_stored_runs_that_were_disturbed_are_repeated_and_quiet_ones_read_first(
@@ -49,7 +52,7 @@ def test_stored_runs_that_were_disturbed_are_repeated_and_quiet_ones_read_first(
         store = stored(run, 30.0 + run)
     curves = [*level_curves(config, store)]
     bought = StoredBenefits(config, store).at(curves[0])
-    [line] = benefit_lines(config, curves[0], bought, store)
+    [line] = benefit_lines(config, curves[0], bought, store, WORDS)
     assert line == (
         "  To predict the gain, measure Qwen3-0.6B/no-offload/0 again on a quiet machine, because other programs took"
         " 31 % of the processors or more in each of its 3 stored runs: `kveval repeat --disturbed`, with the"
@@ -87,7 +90,7 @@ def test_from_a_measurement_without_a_tier_it_predicts_each_size(
         > 0
         == bought.cells[config.cells[1]].throughput_percent.value
     )
-    text = "\n".join(benefit_lines(config, curves[0], bought, store))
+    text = "\n".join(benefit_lines(config, curves[0], bought, store, WORDS))
     # Measured: twice the tokens of what was measured without.
     assert (
         "measured +100 %" in text and f"({-(-bought.knee[0] // 16):,} blocks)" in text

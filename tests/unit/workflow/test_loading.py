@@ -14,6 +14,7 @@ from kveval.workflow.planning.stored import StoreIndex
 
 MODEL = "Qwen3-0.6B"
 TOKENS = 1000
+WORDS = ["--configfile", "mine.yaml"]
 
 
 def campaign(folder, scenarios=("native-offload",), **keys):
@@ -66,7 +67,7 @@ def test_from_typical_rates_it_is_a_range(tmp_path):
     assert (one.tier, one.measured) == ("host memory", False)
     low, high = one.tokens
     assert 1 <= low < high
-    [line] = loading_lines(config, StoreIndex({}))
+    [line] = loading_lines(config, StoreIndex({}), WORDS)
     start = "from the first token on, or never up to 2,208"
     assert line.startswith(f"  loading from host memory beats computing {start}")
     assert "35 to 53 GB/s (typical: PCIe 5.0)" in line
@@ -81,14 +82,16 @@ def test_from_typical_rates_it_is_a_range(tmp_path):
     ],
 )
 def test_each_tier_of_an_arm_has_a_line(tmp_path, scenario, tiers):
-    lines = loading_lines(campaign(tmp_path, (scenario,), gpu="L40S"), StoreIndex({}))
+    lines = loading_lines(
+        campaign(tmp_path, (scenario,), gpu="L40S"), StoreIndex({}), WORDS
+    )
     for tier, line in zip(tiers, lines, strict=True):
         assert line.startswith(f"  loading from {tier} ")
 
 
 def test_tiers_with_the_same_rates_share_a_line(tmp_path):
     config = campaign(tmp_path, ("lmcache-redis", "lmcache-valkey"), gpu="L40S")
-    lines = list(loading_lines(config, StoreIndex({})))
+    lines = list(loading_lines(config, StoreIndex({}), WORDS))
     assert [line.partition(" from ")[2].split(" ")[0] for line in lines] == [
         "host",
         "Redis",
@@ -98,9 +101,11 @@ def test_tiers_with_the_same_rates_share_a_line(tmp_path):
 
 def test_without_any_rate_it_says_what_to_measure(tmp_path):
     config = campaign(tmp_path)
-    lines = list(loading_lines(config, StoreIndex({})))
+    lines = list(loading_lines(config, StoreIndex({}), WORDS))
     assert "is not known of Qwen3-0.6B until a run with a" in lines[0]
-    assert lines[1].endswith("Qwen3-0.6B/native-offload/8000/peak.csv")
+    assert lines[1].endswith(
+        "/Qwen3-0.6B/native-offload/8000/peak.csv --configfile mine.yaml"
+    )
 
 
 def test_single_requests_of_a_stored_run_are_believed_first(tmp_path):
@@ -109,7 +114,7 @@ def test_single_requests_of_a_stored_run_are_believed_first(tmp_path):
     [of_arm] = loadings(config, MODEL, store).values()
     [one] = of_arm
     assert one.measured and one.tokens == (1, 1)
-    [line] = loading_lines(config, store)
+    [line] = loading_lines(config, store, WORDS)
     assert "from host memory always beats computing; loading in 20 us a token" in line
     assert "computing at 10,000 tok/s (measured: single requests of 1,000" in line
 
@@ -120,5 +125,5 @@ def test_a_tier_that_is_slower_than_computing_does_not_pay(tmp_path):
     (line, *_) = fit_lines(config, list(level_curves(config, store)), store)
     assert line.startswith("Qwen3-0.6B: no tier pays: computing 2,208 tokens takes ")
     assert " ms, loading them 8,832 ms; the load needs " in line
-    [of_tier] = loading_lines(config, store)
+    [of_tier] = loading_lines(config, store, WORDS)
     assert "never beats computing in this load: computing 2,208 tokens" in of_tier

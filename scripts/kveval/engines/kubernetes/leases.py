@@ -30,6 +30,7 @@ DURATION_S = 40
 LIVING_S = OUTAGE_S + 2 * DURATION_S
 _RENEW_S = 10.0
 _PROLONG_S = 60.0
+_RELEASE_S = 10.0
 _POLL_S = 1.0
 _REMIND_S = 30.0
 # The format of the API server; such texts sort by time.
@@ -41,19 +42,30 @@ class LeaseLost(ClusterError):
 
 
 class HeldLease:
-    """A Lease that this process holds and renews; `check` raises LeaseLost when it is lost."""
+    """A Lease that this process holds and renews once it has it; `check` raises LeaseLost when it is lost.
 
-    def __init__(self, api: Api, lease: Document) -> None:
-        self._api, self.document, self._holder = api, lease, holder_of(lease)
+    `document`: what it is to be until it is held, then as the API server has it.
+    """
+
+    def __init__(self, api: Api, document: Document) -> None:
+        self._api, self.document, self._holder = api, document, holder_of(document)
         self._namespace, self._name = (
-            lease["metadata"]["namespace"],
-            lease["metadata"]["name"],
+            document["metadata"]["namespace"],
+            document["metadata"]["name"],
         )
         self._over = threading.Event()
         self._lost: LeaseLost | None = None
         self._lifetimes: list[Document] = []
-        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
-        self._thread.start()
+        self._renewal: threading.Thread | None = None
+
+    def acquire(
+        self, awaited: str, say: Callable[[str], None], duration_s: float
+    ) -> None:
+        """Wait until this process holds the Lease; from then on it is renewed. The parameters are those of `hold`."""
+        self.document = _acquire(self._api, self.document, awaited, say, duration_s)
+        renewal = threading.Thread(target=self._renew, name="lease", daemon=True)
+        renewal.start()
+        self._renewal = renewal
 
     def check(self) -> None:
         """Raise LeaseLost if the Lease is no longer held."""
@@ -65,20 +77,29 @@ class HeldLease:
         self._lifetimes.append(job)
 
     def end(self, say: Callable[[str], None]) -> None:
-        """Stop renewing, and delete the Lease unless another process holds it; if that fails, the Lease expires."""
+        """Stop renewing, and delete the Lease unless another process holds it; if that fails, the Lease expires.
+
+        Where `acquire` was interrupted, the API server may have made it all the same.
+        """
         # A second Ctrl-C, as a job gets one from the terminal and one from snakemake, would leave it.
         with signals_deferred():
             self._over.set()
-            self._thread.join()
+            held = self._renewal is not None
+            if self._renewal is not None:
+                self._renewal.join()
+            else:
+                # Whoever stops a job that waits is not to wait for the API server's return.
+                self._api = Api(self._api.transport, outage_s=_RELEASE_S)
             try:
                 uid = self.read()["metadata"]["uid"]
                 self._api.delete(LEASE, self._name, self._namespace, uid=uid)
             except LeaseLost:
                 return
             except ClusterError as error:
-                say(
-                    f"Lease {self._namespace}/{self._name} could not be deleted and expires by itself ({error})"
-                )
+                if held:
+                    say(
+                        f"Lease {self._namespace}/{self._name} could not be deleted and expires by itself ({error})"
+                    )
 
     def read(self) -> Document:
         """Return the Lease as it is now. Raises LeaseLost if this process no longer holds it."""
@@ -178,8 +199,9 @@ def hold(
         "metadata": metadata,
         "spec": spec,
     }
-    lease = HeldLease(api, _acquire(api, document, awaited, say, duration_s))
+    lease = HeldLease(api, document)
     try:
+        lease.acquire(awaited, say, duration_s)
         yield lease
     finally:
         lease.end(say)

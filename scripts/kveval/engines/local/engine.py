@@ -18,7 +18,7 @@ from kveval.host import hardware
 from kveval.host.cores import Cores, divided, on_cores, usable
 from kveval.host.lock import host_lock
 from kveval.host.processes import Supervisor, supervisor
-from kveval.host.quiet import quiet_wait_s, wait_until_quiet
+from kveval.host.quiet import WaitBudget, wait_until_quiet
 from kveval.host.registry import registry_path, remove_leftovers
 from kveval.stacks.registry import server_of
 from kveval.store.store import Store
@@ -95,8 +95,9 @@ class HostEngine:
             raise MeasurementError(f"{message}: {remedy}", code="no_module")
 
     def wait_until_quiet(self, say: Log) -> None:
-        """Wait until other programs leave this host's processors to the run."""
-        wait_until_quiet(say, quiet_wait_s())
+        """Wait until other programs leave this host's processors to the run, in the time that all runs have for that."""
+        spent = Path("logs", self._job.campaign, "quiet-wait.json")
+        wait_until_quiet(say, WaitBudget.from_environment(spent))
 
     @contextlib.contextmanager
     def session(self, scratch: Path, say: Log) -> Iterator[RunSession]:

@@ -106,7 +106,8 @@ def show_curve(context: CampaignContext, *, as_json: bool) -> None:
     """Print the curves and what a tier buys, and write curve.csv and curve.png."""
     table, figure = context.logs / "curve.csv", context.logs / "curve.png"
     with Output.to(context.logs / "curve.log", as_json=as_json) as output:
-        text = CurveText(context.config, StoreIndex.read(STORE))
+        words = context.snakemake_words
+        text = CurveText(context.config, StoreIndex.read(STORE), words)
         for line in text.lines():
             output.line(line)
         text.write_table(table)

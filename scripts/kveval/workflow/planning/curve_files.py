@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import shlex
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +27,12 @@ from kveval.host.quiet import DISTURBED_PERCENT
 from kveval.load import levels as workloads
 from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.answer_times import AnswerTime
-from kveval.workflow.planning.curves import LevelCurves, level_curves
+from kveval.workflow.planning.curves import (
+    DRAWS,
+    LevelCurves,
+    draw_error,
+    level_curves,
+)
 from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.loading import loading_lines
 from kveval.workflow.planning.stored import StoreIndex
@@ -36,6 +42,8 @@ if TYPE_CHECKING:
     from kveval.workflow.planning.benefits import LevelBenefits, StoredBenefits
 
 _ALIKE = 0.05
+# The last digit of a share.
+_PRINTED = 0.001
 # Of "1,024 GiB (1,000,000 blocks)".
 _SIZE_WIDTH = 29
 _PREDICTED = tuple(
@@ -59,11 +67,15 @@ class CurveRow(NamedTuple):
 
 
 class CurveText:
-    """The answer of `kveval curve`: its lines, in the order in which they become known, its table and its figure."""
+    """The answer of `kveval curve`: its lines, in the order in which they become known, its table and its figure.
 
-    def __init__(self, config: Config, store: StoreIndex) -> None:
+    `words`: those that name the campaign in a command line of snakemake.
+    """
+
+    def __init__(self, config: Config, store: StoreIndex, words: Sequence[str]) -> None:
         self.config = config
         self.store = store
+        self.words = words
 
     @cached_property
     def curves(self) -> Sequence[LevelCurves]:
@@ -73,12 +85,14 @@ class CurveText:
     def lines(self) -> Iterator[str]:
         """Yield the answer line by line; the gains, which take seconds, each after the curves of its level."""
         yield from fit_lines(self.config, self.curves, self.store)
-        yield from loading_lines(self.config, self.store)
+        yield from loading_lines(self.config, self.store, self.words)
         yield from load_lines(self.config)
         for curves in self.curves:
             yield from level_lines(self.config, curves)
             bought = self._benefits_at(curves)
-            yield from benefit_lines(self.config, curves, bought, self.store)
+            yield from benefit_lines(
+                self.config, curves, bought, self.store, self.words
+            )
 
     def rows(self) -> Iterator[dict[str, str | float | None]]:
         """Yield a row for each cell and level, with the predicted gain where there is a measurement to predict it from."""
@@ -182,6 +196,10 @@ def level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     if worst.sampled < 1:
         error = f"standard error {100 * worst.error:.2f} points at most"
         yield f"  from a sample of one block in {1 / worst.sampled:,.0f}: {error}"
+    drawn = draw_error(config, curves)
+    if drawn >= _PRINTED / 2:
+        spread = f"±{100 * drawn:.1f} points (standard deviation of {DRAWS} draws)"
+        yield f"  of one draw of the load; others differ by up to {spread}"
     if found.device_tokens is None:
         yield "  device alone        not known: no server of this model has reported how much its device holds"
     else:
@@ -267,15 +285,22 @@ def _percent(share: float | None) -> str:
 
 
 def benefit_lines(
-    config: Config, curves: LevelCurves, bought: LevelBenefits | None, store: StoreIndex
+    config: Config,
+    curves: LevelCurves,
+    bought: LevelBenefits | None,
+    store: StoreIndex,
+    words: Sequence[str],
 ) -> Iterator[str]:
-    """Yield the gain from the tiers at a level; without a measurement to predict it from, how to make one."""
+    """Yield the gain from the tiers at a level; without a measurement to predict it from, how to make one.
+
+    `words`: those that name the campaign in a command line of snakemake.
+    """
     tiers = [cell for cell, one in curves.cells.items() if one.tier_tokens]
     if not tiers:
         return
     if bought is None:
         base = config.last_baseline(tiers[0]) or tiers[0]
-        yield f"  To predict the gain, {_basis_step(config, base, store)}"
+        yield f"  To predict the gain, {_basis_step(config, base, store, words)}"
         return
     alone = bought.basis.levels[curves.level]
     throughput, mean, median = _figures(alone)
@@ -291,7 +316,9 @@ def benefit_lines(
     yield f"  Based on {'; '.join(_grounds(bought.basis, config.specification(tiers[0])))}."
 
 
-def _basis_step(config: Config, base: Cell, store: StoreIndex) -> str:
+def _basis_step(
+    config: Config, base: Cell, store: StoreIndex, words: Sequence[str]
+) -> str:
     """Return how to get a run of a cell without a tier from which a gain can be predicted."""
     stored = store.get(config.measurement_id(base))
     runs = [run for number in stored.places for run in stored.runs(number)]
@@ -303,7 +330,8 @@ def _basis_step(config: Config, base: Cell, store: StoreIndex) -> str:
             f" processors or more in each of its {count}: `kveval repeat --disturbed`, with the campaign's file"
         )
     target = f"{config.campaign.results}/{base.path}/peak.csv"
-    return f"measure a run without a tier, undisturbed by other programs: snakemake --cores 4 {target}"
+    command = f"snakemake --cores 4 {shlex.join([target, *words])}"
+    return f"measure a run without a tier, undisturbed by other programs: {command}"
 
 
 def _answer(

@@ -2,8 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+
+import numpy as np
 
 from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification
@@ -15,6 +17,10 @@ from kveval.workflow.planning.devices import DeviceSize, first_device
 from kveval.workflow.planning.stored import StoreIndex
 
 Range = tuple[float, float]
+DRAWS = 4
+"""Draws of a load that are compared."""
+# Of more blocks a draw takes seconds, and is so long that others hardly differ.
+_MOST_BLOCKS_DRAWN = 10e6
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,13 @@ class LevelCurves:
     @property
     def widest(self) -> CellCurves:
         """The curves of the first cell with a tier, else of the device alone; they cover every tier size."""
-        return next(
-            (one for one in self.cells.values() if one.tier_tokens),
-            next(iter(self.cells.values())),
-        )
+        return self.cells[self.widest_cell]
+
+    @property
+    def widest_cell(self) -> Cell:
+        """The first cell with a tier, else the first."""
+        tiers = (cell for cell, one in self.cells.items() if one.tier_tokens)
+        return next(tiers, next(iter(self.cells)))
 
     @property
     def device_hit_range(self) -> Range | None:
@@ -113,6 +122,40 @@ def level_curves(
                 counted.append(computation)
             answers = answer_times(config, [*specifications], level, store)
             yield _at_level(model, specifications, level, device, answers)
+
+
+def draw_error(config: Config, curves: LevelCurves) -> float:
+    """Return how much the shares of a level differ between draws of its load: their largest standard deviation.
+
+    It is that of the shares that caches of the cells' sizes, and of any size, serve; 0 of a load that is not drawn, and
+    of one of very many blocks.
+    """
+    cell, first = curves.widest_cell, curves.widest
+    specification = config.specification(cell)
+    block_tokens = specification.block_size
+    blocks = block_count(specification.workload, curves.level, block_tokens)
+    if blocks > _MOST_BLOCKS_DRAWN:
+        return 0.0
+    further = [
+        curves_of(
+            specification,
+            curves.level,
+            run,
+            reported_tokens=first.device_tokens,
+            answer_s=_answer_s(curves.answers.get(cell), least=True),
+        )
+        for run in range(2, DRAWS + 1)
+    ]
+    tiers = [one.tier_tokens * one.usable[1] for one in curves.cells.values()]
+    shares = np.array([_shares(one, tiers) for one in (first, *further)])
+    return float(shares.std(axis=0, ddof=1).max())
+
+
+def _shares(curves: CellCurves, tiers: Sequence[float]) -> list[float]:
+    """Return the shares that the device alone, tiers of these sizes and a cache of any size serve."""
+    device, tier = curves.device_hit_share, curves.tier
+    of_tiers = [] if tier is None else tier.shares(tiers)
+    return [device or 0.0, *of_tiers, curves.device.ceiling]
 
 
 def _at_level(

@@ -4,6 +4,7 @@ Rates are measured, from stored runs of the model; else probed on the host of su
 GPU, as ranges. docs/tier-size.md has the sources of the typical ones.
 """
 
+import shlex
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -117,8 +118,13 @@ def compute_time(
     return None if times is None else (times.slow, times.source)
 
 
-def loading_lines(config: Config, store: StoreIndex) -> Iterator[str]:
-    """Yield a line for each model and tier: from how many tokens on it beats computing; if unknown, what would tell."""
+def loading_lines(
+    config: Config, store: StoreIndex, words: Sequence[str]
+) -> Iterator[str]:
+    """Yield a line for each model and tier: from how many tokens on it beats computing; if unknown, what would tell.
+
+    `words`: those that name the campaign in a command line of snakemake.
+    """
     models = dict.fromkeys(cell.model for cell in config.cells)
     unknown: list[str] = []
     for model in models:
@@ -142,7 +148,7 @@ def loading_lines(config: Config, store: StoreIndex) -> Iterator[str]:
         )
         peak = f"{config.campaign.results}/{tier.path}/peak.csv"
         yield f"  from how many tokens on loading beats computing is not known of {', '.join(unknown)} until a run with a"
-        yield f"  tier has timed single requests: snakemake --cores 4 {peak}"
+        yield f"  tier has timed single requests: snakemake --cores 4 {shlex.join([peak, *words])}"
 
 
 def slower_than_computing(config: Config, model: str, store: StoreIndex) -> str:

@@ -138,6 +138,28 @@ def test_a_second_stop_signal_leaves_no_lease() -> None:
 
 
 @pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize("away", [False, True])
+def test_a_stop_signal_while_a_lease_is_made_leaves_none(away: bool) -> None:
+    server = LeaseServer()
+
+    def answer(call: Call) -> Reply:
+        reply = server(call)
+        if call.method == "POST":
+            os.kill(os.getpid(), signal.SIGINT)
+        return status(403, "Forbidden") if away and call.method == "GET" else reply
+
+    context = run_context(FakeTransport(answer))
+    with (
+        stop_signals_raise(),
+        pytest.raises(Terminated),
+        leases.hold_for_run(context, pytest.fail, MARK),
+    ):
+        pytest.fail("the Lease is not held")
+    # Where it cannot be read, it expires.
+    assert (server.lease is not None) == away
+
+
+@pytest.mark.usefixtures("fast")
 def test_a_lease_that_is_not_renewed_is_taken_over_and_its_holder_notices() -> None:
     server = LeaseServer(holder="elsewhere-1-1")
     said: list[str] = []
