@@ -71,6 +71,10 @@ class BuildError(Failure):
     """A scenario's build is missing, or is not a build; the message says what is there."""
 
 
+NOT_THERE = ("no_environment_there", "no_checkout_there", "no_wheel_there")
+"""Codes of a BuildError for a path at which nothing is."""
+
+
 @dataclass(frozen=True)
 class ArmBuild:
     """A build that was found.

@@ -4,7 +4,7 @@ import difflib
 import re
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -106,7 +106,7 @@ def problems_of(
     prefix: str = "",
 ) -> list[ConfigProblem]:
     """Convert pydantic's errors to problems in terms of the configuration's files."""
-    found: dict[str, ConfigProblem] = {}
+    by_key: dict[str, list[ConfigProblem]] = {}
     details = error.errors(include_url=False)
     locations = [_in_file(one["loc"], raw, missing=True) for one in details]
     outside = {location[:-1] for location in locations if location}
@@ -124,16 +124,15 @@ def problems_of(
             continue
         key = _dotted(location, prefix)
         problem = ConfigProblem(file, key, *_explain(detail, location, kind))
-        earlier = found.get(key)
-        if earlier is None:
-            found[key] = problem
-        elif problem.message not in earlier.message:
-            # The value matches none of several alternatives, each of which has an error.
-            message = f"{earlier.message}; or: {problem.message}"
-            found[key] = replace(
-                earlier, message=message, valid=earlier.valid or problem.valid
-            )
-    return list(found.values())
+        by_key.setdefault(key, []).append(problem)
+    return [_either(problems) for problems in by_key.values()]
+
+
+def _either(problems: Sequence[ConfigProblem]) -> ConfigProblem:
+    """Return the problem of a value that is none of several alternatives, each of which has one with it."""
+    messages = dict.fromkeys(problem.message for problem in problems)
+    valid = next((problem.valid for problem in problems if problem.valid), "")
+    return replace(problems[0], message="; or: ".join(messages), valid=valid)
 
 
 def _in_file(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from kveval.campaign.builds import ArmBuild, BuildError, find_build
+from kveval.campaign.builds import NOT_THERE, ArmBuild, BuildError, find_build
 from kveval.campaign.campaign_file import Bridge, Campaign, MatrixEntry
 from kveval.campaign.catalogue import BuildSource, Catalogue, Gpu
 from kveval.campaign.cell import BLOCKS, Cell, CellError
@@ -185,11 +185,9 @@ class Config:
                 )
             except BuildError as error:
                 message = f"{cell.scenario}: server: {error}"
-                right = (
-                    "a path from the folder that snakemake works in"
-                    if error.code.endswith("_there")
-                    else ""
-                )
+                right = ""
+                if error.code in NOT_THERE:
+                    right = "a path from the folder that snakemake works in"
                 problem = ConfigProblem(
                     f"cell {cell.path}", "scenarios", message, right, error.code
                 )

@@ -1,18 +1,18 @@
-"""Warnings of campaigns that can be measured but cannot show what they are meant to."""
+"""Warnings of campaigns that can be measured but cannot show what they are meant to; `sentences` has their words."""
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.catalogue import Catalogue
 from kveval.campaign.cell import Cell
-from kveval.campaign.sizing import memory_text
 from kveval.campaign.specification import Specification
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.configuration.deployment import replicas
 from kveval.configuration.reuse import LevelReuse, reuse_of
-from kveval.host.findings import Finding, warning
+from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
 from kveval.load import levels as workloads
 from kveval.load.levels import working_set_varies
@@ -20,8 +20,6 @@ from kveval.load.sample_sizes import MIN_RUNS, window_s
 from kveval.stacks.registry import server_of
 from kveval.stacks.tier_layout import in_rows, layout_of, prompts_of_conversation
 
-WORKLOAD = "workload"
-"""Check of the warnings of arms that can have no effect with the workload."""
 # A working set of so many times the device's cache is proposed: half of the visits then find nothing on the device.
 _OUTGROWN = 2
 _HUGE_BYTES = 8 * 2**40
@@ -46,35 +44,30 @@ def warnings_of(
     yield from _idle_tiers(specifications, baselines, margin, least_tokens)
     yield from _unserved_rows(specifications)
     if working_set_varies(workload):
-        message = "the working set grows with the level, so levels differ in two ways"
-        yield config_note(
-            f"workload {campaign.workload}: {message}", "working_set_grows"
-        )
+        yield _warning("working_set_grows", workload=campaign.workload)
     # How many requests a level will complete is not known yet; its length is.
     window, needed = window_s(workload.seconds, workload.warmup_s), campaign.min_samples
     if window < needed:
-        message = f"workload {campaign.workload}: a window of {window:g} s holds fewer than min_samples ({needed})"
-        message += " of the recording at one a second: its system metrics will be n/a"
-        yield config_note(message, "few_samples", min_samples=needed)
+        yield _warning(
+            "few_samples",
+            workload=campaign.workload,
+            window_s=window,
+            min_samples=needed,
+        )
     missing = {
         (cell.scenario, base.path)
         for cell, base in baselines.items()
         if base is not None and base not in baselines
     }
     for scenario, path in sorted(missing):
-        yield config_note(
-            f"{scenario} is compared with {path}, which the matrix does not list",
-            "baseline_unlisted",
-        )
+        yield _warning("baseline_unlisted", scenario=scenario, baseline=path)
     step = campaign.server.block_size
     for blocks in sorted(
         {cell.cpu_blocks for cell in baselines if cell.cpu_blocks * BLOCK_TOKENS % step}
     ):
-        message = f"cpu_blocks {blocks} are not a whole number of server blocks of {step} tokens; the rest stays unused"
-        yield config_note(message, "blocks_uneven", cpu_blocks=blocks)
+        yield _warning("blocks_uneven", cpu_blocks=blocks, block_tokens=step)
     if campaign.runs < MIN_RUNS:
-        message = f"runs is {campaign.runs}: a verdict needs {MIN_RUNS} or more, five to show parity"
-        yield config_note(message, "few_runs")
+        yield _warning("few_runs", runs=campaign.runs, needed_runs=MIN_RUNS)
     images = {
         cell: specification.images.get("server")
         for cell, specification in specifications.items()
@@ -91,10 +84,7 @@ def warnings_of(
             same.setdefault(content_hash(effective), []).append(cell.path)
     for paths in same.values():
         if len(paths) > 1:
-            message = (
-                f"{' and '.join(paths)} are configured alike: a difference is noise"
-            )
-            yield config_note(message, "configured_alike", cells=paths)
+            yield _warning("configured_alike", cells=paths)
 
 
 def _cluster_warnings(
@@ -118,20 +108,13 @@ def _cluster_warnings(
         ):
             continue
         if images[base] != image:
-            message = f"{cell.path} runs {image}, its baseline {images[base]}: their comparison is confounded"
-            yield config_note(
-                message, "other_image", cell=cell.path, images=(image, images[base])
-            )
+            yield _warning("other_image", cell=cell.path, images=(image, images[base]))
     for name in dict.fromkeys(cell.scenario for cell in images):
         servers = replicas(scenarios[name], campaign.server)
         if "index" in scenarios[name].kind.parts and servers == 1:
-            message = f"{name} routes between replicas, and there is one: it cannot differ from its baseline"
-            yield config_note(message, "one_replica", scenario=name)
+            yield _warning("one_replica", scenario=name)
         if campaign.cluster.address not in ("router", "gateway") and servers > 1:
-            message = f"{name} has {servers} replicas behind a Service, which spreads connections, not requests:"
-            yield config_note(
-                f"{message} use address: router", "connections_spread", scenario=name
-            )
+            yield _warning("connections_spread", scenario=name, replicas=servers)
 
 
 def _huge_tiers(specifications: Mapping[Cell, Specification]) -> Iterator[Finding]:
@@ -141,12 +124,11 @@ def _huge_tiers(specifications: Mapping[Cell, Specification]) -> Iterator[Findin
         for cell, specification in specifications.items()
         if specification.budget.tier_bytes > _HUGE_BYTES
     }
-    for (model, blocks), budget in budgets.items():
-        yield config_note(
-            f"{model}: one server has a tier of {budget.size} in host memory: more than servers have",
+    for (model, _), budget in budgets.items():
+        yield _warning(
             "tier_too_large",
-            cpu_blocks=blocks,
-            tier_bytes=budget.tier_bytes,
+            model=model,
+            size=budget.size,
         )
 
 
@@ -173,7 +155,7 @@ def _idle_tiers(
         for cell, base in baselines.items()
         if base is not None
     }
-    same: dict[tuple[str, tuple[str, str, str]], list[tuple[str, str]]] = {}
+    same: dict[tuple[str, Finding], list[tuple[str, str]]] = {}
     for (model, scenario), shown in arms.items():
         idle = [no_gain(reuse, margin) for reuse in shown]
         reason = idle[
@@ -184,21 +166,12 @@ def _idle_tiers(
         ]
         if reason is not None and None not in idle:
             same.setdefault((baseline[scenario], reason), []).append((model, scenario))
-    for (base_name, (code, why, fix)), alike in same.items():
+    for (base_name, reason), alike in same.items():
         models, scenarios = (
             list(dict.fromkeys(names)) for names in zip(*alike, strict=True)
         )
-        pair = f"{', '.join(scenarios)} and {base_name} on {', '.join(models)}"
-        message = f"this campaign cannot show a difference between {pair}, apart from what the tier costs: {why}"
-        yield warning(
-            WORKLOAD,
-            message,
-            fix,
-            code,
-            scenarios=scenarios,
-            baseline=base_name,
-            models=models,
-        )
+        pair = {"scenarios": scenarios, "baseline": base_name, "models": models}
+        yield replace(reason, facts={**reason.facts, **pair})
 
 
 def _unserved_rows(
@@ -208,26 +181,21 @@ def _unserved_rows(
 
     Arms of a model with the same reason have one warning.
     """
-    found: dict[tuple[str, str, str, str], list[str]] = {}
+    arms: dict[tuple[str, Finding], list[str]] = {}
     for cell, specification in specifications.items():
         if not in_rows(specification):
             continue
         for level in specification.workload.given_levels or (1,):
             for reason in _never_loads(specification, level):
-                names = found.setdefault((cell.model, *reason), [])
+                names = arms.setdefault((cell.model, reason), [])
                 if cell.arm not in names:
                     names.append(cell.arm)
-    for (model, code, why, fix), names in found.items():
-        message = (
-            f"the tier of {', '.join(names)} stores and never loads with {model}: {why}"
-        )
-        yield warning(WORKLOAD, message, fix, code, model=model, arms=names)
+    for (model, reason), names in arms.items():
+        yield replace(reason, facts={**reason.facts, "model": model, "arms": names})
 
 
-def _never_loads(
-    specification: Specification, level: int
-) -> Iterator[tuple[str, str, str]]:
-    """Yield a code, a reason and a remedy where the tier serves nothing of what a level asks for again."""
+def _never_loads(specification: Specification, level: int) -> Iterator[Finding]:
+    """Yield why the tier serves nothing of what a level asks for again."""
     layout = layout_of(specification)
     prefix = workloads.prefix_tokens_at(specification.workload, level)
     yield from server_of(specification.versions).unserved_prefix(layout, prefix)
@@ -236,12 +204,16 @@ def _never_loads(
     if specification.file_tier or layout.conversations_within(size, *prompts) >= 1:
         return
     rows = layout.rows_of_conversation(*prompts)
-    why = f"its {layout.rows_within(size):,} rows are fewer than the {rows:,} of one conversation"
-    yield "rows_too_few", why, f"at least {memory_text(rows * layout.row_bytes)}"
+    yield _warning(
+        "rows_too_few",
+        rows=layout.rows_within(size),
+        needed_rows=rows,
+        needed_bytes=rows * layout.row_bytes,
+    )
 
 
-def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:
-    """Say why a tier saves less than `margin`: the reason's code, the reason, the remedy; None if it may save more.
+def no_gain(reuse: LevelReuse, margin: float) -> Finding | None:
+    """Return why a tier saves less than `margin`, None if it may save more.
 
     Where requests in progress may outgrow the device, one that is preempted can be loaded again instead of computed.
     """
@@ -250,50 +222,37 @@ def no_gain(reuse: LevelReuse, margin: float) -> tuple[str, str, str] | None:
     known = caches.device is not None
     if reuse.saved >= margin or (reuse.overflows and (known or demand.reused)):
         return None
-    device = (
-        f"the device's {at_least:,}"
-        if known
-        else f"the {at_least:,} that the device holds at least"
-    )
-    whole = math.ceil(working_set / BLOCK_TOKENS)
+    # Arms with equal facts are listed together, so tokens are whole.
+    facts: dict[str, Any] = {"overflows": reuse.overflows}
     if not demand.reused:
-        code, why = "no_reuse", "no prompt repeats anything of an earlier one"
-        fix = "give the workload prefix_tokens and prefix_count, or turns"
-    elif not working_set:
-        code, why = (
-            "turns_fit",
-            f"the {demand.in_use_tokens:,.0f} tokens of all conversations at once fit {device}",
+        return _warning("no_reuse", **facts)
+    facts |= {"device_tokens": at_least, "device_known": known}
+    if not working_set:
+        in_use = demand.in_use_tokens
+        assert in_use is not None, "whatever may be in progress outgrows the device"
+        return _warning("turns_fit", in_use_tokens=round(in_use), **facts)
+    if working_set <= at_least:
+        needed = {
+            "needed_prefixes": math.ceil(_OUTGROWN * at_least / demand.prefix_tokens),
+            "needed_device_blocks": working_set // _OUTGROWN // BLOCK_TOKENS,
+        }
+        return _warning(
+            "prefixes_fit", working_set_tokens=working_set, **needed, **facts
         )
-        fix = "higher levels or longer conversations"
-    elif working_set <= at_least:
-        code, why = (
-            "prefixes_fit",
-            f"the {working_set:,} tokens of all prefixes fit {device}",
+    # A tier without bounds holds whatever there is.
+    tier = caches.tier if math.isfinite(caches.tier) else working_set
+    facts |= {
+        "tier_tokens": round(tier),
+        "working_set_tokens": working_set,
+        "working_set_blocks": math.ceil(working_set / BLOCK_TOKENS),
+    }
+    if caches.tier <= at_least:
+        return _warning(
+            "tier_below_device", device_blocks=at_least // BLOCK_TOKENS, **facts
         )
-        fix = f"raise prefix_count to at least {math.ceil(_OUTGROWN * at_least / demand.prefix_tokens)}"
-        fix += (
-            f" or lower device_blocks to {working_set // _OUTGROWN // BLOCK_TOKENS}"
-            if known
-            else ""
-        )
-    elif caches.tier <= at_least:
-        code, why = (
-            "tier_below_device",
-            f"the tier's {caches.tier:,.0f} tokens are a copy of a part of {device}",
-        )
-        fix = f"raise cpu_blocks above {at_least // BLOCK_TOKENS}; {whole} hold all prefixes"
-    else:
-        holds = f"the tier's {caches.tier:,.0f} of the {working_set:,} tokens of all prefixes"
-        code, why = "tier_adds_little", f"{holds} are little more than {device}"
-        fix = f"raise cpu_blocks, {whole} hold all prefixes, or lower prefix_count"
-    return code, f"{why} (preempted requests aside)" if reuse.overflows else why, fix
+    return _warning("tier_adds_little", **facts)
 
 
-def sentence(found: Finding) -> str:
-    """Return a warning as one line, with what is to be changed."""
-    return f"{found.what}; {found.fix}" if found.fix else found.what
-
-
-def config_note(text: str, code: str, **facts: Any) -> Finding:
-    """Return a note on the configuration of a campaign; see Finding."""
-    return warning("configuration", text, "", code, **facts)
+def _warning(code: str, **facts: Any) -> Finding:
+    """Return a finding on a campaign that can be measured all the same."""
+    return Finding(code, "warning", facts)

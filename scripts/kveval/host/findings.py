@@ -1,4 +1,4 @@
-"""Findings before a measurement: whether it can work here, what would prevent it, and the fix."""
+"""Findings as data, and the table of those before a measurement: whether it can work here, and the fix."""
 
 import textwrap
 from collections import Counter
@@ -12,7 +12,22 @@ _MARKS: dict[Level, str] = {"ok": "ok", "warning": "warning", "error": "ERROR"}
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
+    """Something that was found, as data: code and severity decide, and words are made of it where it is shown.
+
+    Attributes:
+        code: one of those that the words are listed by.
+        severity: how grave it is, a word of those who found it.
+        facts: the values in its words; the names of quantities end in their units.
+    """
+
+    code: str
+    severity: str
+    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True)
+class FindingRow:
+    """The result of one check, as a row of the table of `kveval doctor` and `kveval verify`.
 
     Attributes:
         level: error: the campaign cannot run; warning: it can, with a reservation; ok.
@@ -31,28 +46,30 @@ class Finding:
     facts: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
-def ok(check: str, what: str, code: str = "", **facts: Any) -> Finding:
-    """Return a finding that needs no action."""
-    return Finding("ok", check, what, code=code, facts=facts)
+def ok(check: str, what: str, code: str = "", **facts: Any) -> FindingRow:
+    """Return the row of a check that needs no action."""
+    return FindingRow("ok", check, what, code=code, facts=facts)
 
 
-def warning(check: str, what: str, fix: str, code: str = "", **facts: Any) -> Finding:
-    """Return a finding that does not stop a campaign."""
-    return Finding("warning", check, what, fix, code, facts)
+def warning(
+    check: str, what: str, fix: str, code: str = "", **facts: Any
+) -> FindingRow:
+    """Return the row of a check that does not stop a campaign."""
+    return FindingRow("warning", check, what, fix, code, facts)
 
 
-def error(check: str, what: str, fix: str, code: str = "", **facts: Any) -> Finding:
-    """Return a finding that stops a campaign."""
-    return Finding("error", check, what, fix, code, facts)
+def error(check: str, what: str, fix: str, code: str = "", **facts: Any) -> FindingRow:
+    """Return the row of a check that stops a campaign."""
+    return FindingRow("error", check, what, fix, code, facts)
 
 
-def worst(findings: Sequence[Finding]) -> Level:
+def worst(findings: Sequence[FindingRow]) -> Level:
     """Return the most severe level of the findings; ok if there are none."""
     levels = {finding.level for finding in findings}
     return next((level for level in ("error", "warning") if level in levels), "ok")
 
 
-def table(findings: Sequence[Finding], width: int = 120) -> str:
+def table(findings: Sequence[FindingRow], width: int = 120) -> str:
     """Return the findings as a table of text in the order given, and a last line that counts them.
 
     What was found is wrapped at `width` characters; a fix is not, so that a command can be copied.

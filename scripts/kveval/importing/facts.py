@@ -8,6 +8,8 @@ import msgspec
 import zstandard
 
 from kveval.host.files import is_lfs_pointer
+from kveval.host.findings import Finding
+from kveval.importing.sentences import remark
 from kveval.importing.settings import CONFIG_NAME
 from kveval.load.reports import LevelReport, LoadReport
 from kveval.load.reports.data import SyntheticData
@@ -51,31 +53,29 @@ class ReportSummary(msgspec.Struct, frozen=True):
         return cls(report.guidellm_version, levels)
 
     @property
-    def notes(self) -> list[str]:
+    def remarks(self) -> list[Finding]:
         """Remarks on its numbers."""
         if self.guidellm != VLLM_BENCH:
             return []
-        return [
-            f"{VLLM_BENCH} writes its date without a zone, to the second: it is read as UTC"
-        ]
+        return [remark("no_zone", program=VLLM_BENCH)]
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
     """How a server ran: the text of benchmark-config.txt, and of its log the release and the tokens of its KV cache.
 
-    `notes`: which of the files cannot be used, and why.
+    `remarks`: which of the files cannot be used, and why.
     """
 
     settings: str = ""
     vllm: str | None = None
     device_tokens: int | None = None
-    notes: Sequence[str] = ()
+    remarks: Sequence[Finding] = ()
 
 
 def read_server_facts(files: Sequence[Path]) -> ServerFacts:
     """Read benchmark-config.txt and start-up logs. Never raises for what is in them, or that they cannot be read."""
     settings = ""
-    notes: list[str] = []
+    remarks: list[Finding] = []
     release, tokens = None, None
     for path in files:
         try:
@@ -84,15 +84,15 @@ def read_server_facts(files: Sequence[Path]) -> ServerFacts:
                 continue
             head = _log_head(path)
         except (OSError, zstandard.ZstdError) as error:
-            notes.append(f"{path.name} cannot be read ({error})")
+            remarks.append(remark("file_unreadable", file=path.name, error=str(error)))
             continue
         if is_lfs_pointer(head):
-            notes.append(f"{path.name}: a Git LFS pointer, not the file: git lfs pull")
+            remarks.append(remark("lfs_pointer", file=path.name))
         if release is None and tokens is None:
             text = head.decode(errors="replace")
             release = IMPORTED_SERVER.release_in_log(text)
             tokens = IMPORTED_SERVER.startup_facts(text).get("kv_cache_tokens")
-    return ServerFacts(settings, release, tokens, notes)
+    return ServerFacts(settings, release, tokens, remarks)
 
 
 def _log_head(path: Path) -> bytes:

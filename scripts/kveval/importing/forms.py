@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kveval.host.errors import Failure
 from kveval.importing.settings import CONFIG_NAME
 from pcp_parquet.archive.tars import TARS
 
@@ -171,11 +170,8 @@ _REPLICAS, _RATE = rf"(?P<replicas>{_NUMBER})", rf"(?P<rate>{_NUMBER})"
 _FOLDER = re.compile(
     rf"{_HARDWARE}_{_SOFTWARE}_(?P<model>[^_]+)_(?P<arm>[^_]+?){_SIZE}_replica{_REPLICAS}_rate{_RATE}"
 )
-_FORM = "HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k]_replicaN_rateC"
-
-
-class NameProblem(Failure):
-    """A name does not follow the grammar; the message says what would."""
+NAME_FORM = "HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k]_replicaN_rateC"
+"""The form of the name of a level's folder, in words."""
 
 
 @dataclass(frozen=True)
@@ -213,41 +209,33 @@ def is_folder_name(name: str) -> bool:
     return _FOLDER.fullmatch(name) is not None
 
 
-def parse_folder(name: str) -> Declared:
-    """Return what a result folder's name declares. Raises NameProblem unless the whole name follows the grammar."""
+def parse_folder(name: str) -> Declared | None:
+    """Return what a result folder's name declares; None unless the whole name follows the grammar."""
     match = _FOLDER.fullmatch(name)
-    if match is None:
-        raise NameProblem(f"its name does not have the form {_FORM}", code="other_form")
-    return _declared(match)
+    return _declared(match) if match is not None else None
 
 
-def parse_fields(name: str, models: Collection[str], arms: Collection[str]) -> Declared:
-    """Return what a name declares that has some of a folder's fields, in their order, joined by `_`.
+def parse_fields(
+    name: str, models: Collection[str], arms: Collection[str]
+) -> Declared | None:
+    """Return what a name declares that has some of a folder's fields, in their order, joined by `_`; else None.
 
-    The arm is required; hardware and software come together or not at all; models and arms must be known. Raises
-    NameProblem.
+    The arm is required; hardware and software come together or not at all; models and arms must be known.
     """
     match = re.fullmatch(
         rf"(?:{_HARDWARE}_{_SOFTWARE}_)?(?:{_alternatives('model', models)}_)?{_alternatives('arm', arms)}{_SIZE}"
         rf"(?:_replica{_REPLICAS})?(?:_rate{_RATE})?",
         name,
     )
-    if match is None:
-        raise NameProblem(
-            f"its name has no fields of {_FORM} with a known arm", code="no_known_arm"
-        )
-    return _declared(match)
+    return _declared(match) if match is not None else None
 
 
-def parse_place(place: str, arms: Collection[str]) -> Declared:
-    """Return what the folders of a file declare: the innermost one that is called like an arm. Raises NameProblem."""
+def parse_place(place: str, arms: Collection[str]) -> Declared | None:
+    """Return what the folders of a file declare: the innermost one that is called like an arm; None if none is."""
     for folder in reversed(place.split("/")[:-1]):
         if folder in arms:
             return Declared(folder)
-    raise NameProblem(
-        "neither its name nor one of its folders is that of a known arm",
-        code="no_known_arm",
-    )
+    return None
 
 
 def parse_hardware(name: str) -> NamedHardware | None:

@@ -5,11 +5,12 @@ The arm is that of the name, because arguments alone do not identify it; arms co
 be told stays None, with what is needed in words.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kveval.campaign.catalogue import Catalogue, Model, Scenario
+from kveval.host.findings import Finding
 from kveval.importing import october_2025
 from kveval.importing.facts import (
     LevelFacts,
@@ -19,9 +20,9 @@ from kveval.importing.facts import (
 )
 from kveval.importing.forms import (
     FOLDER,
+    NAME_FORM,
     SINGLE,
     Declared,
-    NameProblem,
     ResultFiles,
     parse_fields,
     parse_folder,
@@ -29,6 +30,7 @@ from kveval.importing.forms import (
     parse_place,
 )
 from kveval.importing.october_2025 import PublishedRow
+from kveval.importing.sentences import remark
 from kveval.importing.settings import (
     ServedSettings,
     Tier,
@@ -44,18 +46,6 @@ from kveval.load.reports.reading import read_report
 
 # A size that was rounded to whole gigabytes is still the same budget.
 _SAME_BUDGET = 0.01
-
-
-@dataclass(frozen=True)
-class Remark:
-    """A remark about a result; `code`: a fixed name for the kind of remark, `values`: those that it names.
-
-    Of two values that do not agree, the declared one comes first.
-    """
-
-    text: str
-    code: str
-    values: tuple[object, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +78,7 @@ class Result:
     cpu_blocks: int | None = None
     tensor_parallel_size: int | None = None
     levels: tuple[FoundLevel, ...] = ()
-    remarks: tuple[Remark, ...] = ()
+    remarks: tuple[Finding, ...] = ()
     published: PublishedRow | None = None
 
     @property
@@ -126,7 +116,7 @@ class NoReport(Exception):
 
 def interpret(root: Path, files: ResultFiles, catalogue: Catalogue) -> Result:
     """Read and interpret one result. Raises NoReport for a file that is none; nothing for what a result lacks."""
-    name, report, problem, notes = _report(root, files)
+    name, report, problem, others = _report(root, files)
     server = read_server_facts([root / path for path in files.server_files])
     settings = parse_settings(server.settings)
     declared, unknown = _declared(files, catalogue)
@@ -148,9 +138,11 @@ def interpret(root: Path, files: ResultFiles, catalogue: Catalogue) -> Result:
     differences = (
         *_differences(result),
         *_utilization(result, catalogue),
-        *(Remark(text, "ignored_size") for text in ignored_sizes(settings)),
-        *(Remark(text, "settings") for text in settings.problems),
-        *(Remark(text, "report") for text in (*server.notes, *facts.notes, *notes)),
+        *ignored_sizes(settings),
+        *settings.unreadable,
+        *server.remarks,
+        *facts.remarks,
+        *others,
     )
     remarks = tuple(dict.fromkeys((*result.remarks, *differences)))
     return replace(result, remarks=remarks)
@@ -158,47 +150,45 @@ def interpret(root: Path, files: ResultFiles, catalogue: Catalogue) -> Result:
 
 def _report(
     root: Path, files: ResultFiles
-) -> tuple[str, LoadReport | None, str, Sequence[str]]:
-    """Return the report that is read, and it; or None and why; and which others are left out. Raises NoReport."""
+) -> tuple[str, LoadReport | None, str, Sequence[Finding]]:
+    """Return the report that is read, and it; or None and why; and remarks on the others. Raises NoReport."""
     if not files.reports:
         problem = "there is no report: GuideLLM writes it at its end"
         return files.place, None, problem, ()
     errors: list[str] = []
     for number, path in enumerate(files.reports):
         try:
-            report = read_report(root / path)
+            report = read_report(root / path, name=path)
         except ReportFileError as error:
-            text = str(error).replace(f"{root}/", "")
             if files.form == SINGLE:
-                raise NoReport(text) from error
-            errors.append(text)
+                raise NoReport(str(error)) from error
+            errors.append(str(error))
             continue
-        others = files.reports[number + 1 :]
-        errors += [f"{other} is left out: {path} was read" for other in others]
-        return path, report, "", errors
+        remarks = [remark("report_unusable", error=error) for error in errors]
+        for other in files.reports[number + 1 :]:
+            remarks.append(remark("report_left_out", report=other, used=path))
+        return path, report, "", remarks
     return files.reports[0], None, "; ".join(errors), ()
 
 
 def _declared(
     files: ResultFiles, catalogue: Catalogue
-) -> tuple[Declared, tuple[Remark, ...]]:
+) -> tuple[Declared, tuple[Finding, ...]]:
     """Return what the name of a result declares, by the first of the forms that it has; else what is unknown."""
     arms = {name.removesuffix("-mempress") for name in catalogue.scenarios}
     october = _of_october(files)
     if october is not None:
         return october, ()
-    forms: list[Callable[[], Declared]] = [lambda: parse_folder(files.name)]
-    if files.form != FOLDER:
-        forms = [lambda: parse_fields(files.name, catalogue.models, arms)]
-    if files.form == SINGLE:
-        forms.append(lambda: parse_place(files.place, arms))
-    problem = NameProblem("", code="")
-    for parse in forms:
-        try:
-            return parse(), ()
-        except NameProblem as error:
-            problem = error
-    return Declared(), (Remark(str(problem), problem.code),)
+    if files.form == FOLDER:
+        declared, code = parse_folder(files.name), "other_form"
+    else:
+        declared = parse_fields(files.name, catalogue.models, arms)
+        code = "no_known_arm"
+    if declared is None and files.form == SINGLE:
+        declared, code = parse_place(files.place, arms), "no_arm_in_place"
+    if declared is None:
+        return Declared(), (remark(code, form=NAME_FORM),)
+    return declared, ()
 
 
 def _of_october(files: ResultFiles) -> Declared | None:
@@ -233,7 +223,7 @@ def _placed(result: Result, catalogue: Catalogue) -> Result:
 
 def _scenario(
     result: Result, catalogue: Catalogue
-) -> tuple[str | None, tuple[Remark, ...]]:
+) -> tuple[str | None, tuple[Finding, ...]]:
     arm = result.declared.arm_under_pressure
     if arm is None:
         return None, ()
@@ -241,13 +231,12 @@ def _scenario(
         return october_2025.SCENARIOS[arm], ()
     if arm in catalogue.scenarios:
         return arm, ()
-    text = f"the arm {arm!r} is not in scenarios.yaml"
-    return None, (Remark(text, "unknown_arm", (arm,)),)
+    return None, (remark("unknown_arm", arm=arm),)
 
 
 def _model(
     result: Result, catalogue: Catalogue
-) -> tuple[str | None, tuple[Remark, ...]]:
+) -> tuple[str | None, tuple[Finding, ...]]:
     """Return the model that ran, and a remark if the name says another.
 
     Models are compared by the last part of their ids: a server that was given a folder reports that.
@@ -264,24 +253,20 @@ def _model(
     ):
         return named, ()
     if not ran:
-        text = "nothing says which model ran"
+        unknown = remark("model_untold")
         if named is not None:
-            text = f"the model {named!r} is not in models.yaml"
-        return None, (Remark(text, "unknown_model", (named,)),)
+            unknown = remark("unknown_model", model=named)
+        return None, (unknown,)
     if len(ran) > 1:
-        text = f"arguments and report name several models: {', '.join(ran)}"
-        return None, (Remark(text, "several_models", tuple(ran)),)
+        return None, (remark("several_models", models=ran),)
     names = [
         name for name, model in catalogue.models.items() if _tail(model.hf_id) == ran[0]
     ]
     if len(names) != 1:
-        what = " and ".join(names) if names else "not in models.yaml"
-        text = f"the model that ran, {ran[0]}, is {what}"
-        return None, (Remark(text, "unlisted_model", (ran[0],)),)
+        return None, (remark("unlisted_model", model=ran[0], entries=names),)
     if named is None:
         return names[0], ()
-    text = f"the name says {named}, {ran[0]} ran"
-    return names[0], (Remark(text, "other_model", (named, ran[0])),)
+    return names[0], (remark("other_model", declared=named, effective=ran[0]),)
 
 
 def _tail(model: str) -> str:
@@ -330,59 +315,50 @@ def _blocks(
     declared: Declared,
     catalogue: Catalogue,
     scenario: str,
-) -> tuple[int | None, tuple[Remark, ...]]:
+) -> tuple[int | None, tuple[Finding, ...]]:
     """Return the size of the CPU tier that ran, and remarks on it; None where nothing says it."""
     has_tier = catalogue.scenarios[scenario].cpu_tier
     if tier is not None:
         return _sized(tier, declared.cpu_blocks, has_tier=has_tier)
     if settings.args is not None and not connectors(settings):
-        text = "no KV connector among the arguments: it ran without a CPU tier"
-        return 0, (Remark(text, "no_connector"),) if has_tier else ()
+        return 0, (remark("no_connector"),) if has_tier else ()
     if not has_tier:
         return 0, ()
     if declared.cpu_blocks is None:
-        text = "nothing says the size of its CPU tier"
-        return None, (Remark(text, "tier_unknown"),)
-    what, code = "its arguments are not known", "arguments_unknown"
-    if settings.args is not None:
-        what, code = "the arguments do not size it", "arguments_size_none"
-    text = f"{declared.cpu_blocks} cpu_blocks as declared; {what}"
-    return declared.cpu_blocks, (Remark(text, code, (declared.cpu_blocks,)),)
+        return None, (remark("tier_unknown"),)
+    code = "arguments_unknown" if settings.args is None else "arguments_size_none"
+    return declared.cpu_blocks, (remark(code, cpu_blocks=declared.cpu_blocks),)
 
 
 def _sized(
     tier: Tier, declared: int | None, *, has_tier: bool
-) -> tuple[int, tuple[Remark, ...]]:
+) -> tuple[int, tuple[Finding, ...]]:
     if tier.before_others and not has_tier:
-        text = f"{tier.cpu_blocks} blocks in host memory ({tier.said_by}) are a buffer before its files"
-        return 0, (Remark(text, "buffer", (tier.cpu_blocks,)),)
+        buffer = remark("buffer", cpu_blocks=tier.cpu_blocks, setting=tier.said_by)
+        return 0, (buffer,)
     if (
         declared is not None
         and abs(tier.cpu_blocks - declared) > _SAME_BUDGET * declared
     ):
-        text = f"{declared} cpu_blocks declared, {tier.cpu_blocks} effective ({tier.said_by})"
-        return tier.cpu_blocks, (
-            Remark(text, "other_size", (declared, tier.cpu_blocks)),
-        )
+        sizes = {"declared": declared, "effective": tier.cpu_blocks}
+        return tier.cpu_blocks, (remark("other_size", **sizes, setting=tier.said_by),)
     return tier.cpu_blocks, ()
 
 
-def _differences(result: Result) -> Iterator[Remark]:
-    """Say where name, arguments and report do not agree."""
+def _differences(result: Result) -> Iterator[Finding]:
+    """Yield a remark where name, arguments and report do not agree."""
     declared, settings = result.declared, result.settings
     values: Mapping[str, str] = settings.values
     run_id = values.get("Run ID")
     if run_id is not None and run_id != result.files.name:
-        yield Remark(f"its Run ID is {run_id}", "other_run_id", (run_id,))
+        yield remark("other_run_id", run_id=run_id)
     yield from _other_streams(result)
     replicas = settings.number("Replicas")
     if replicas is not None and declared.replicas not in (None, replicas):
-        text = f"the name says {declared.replicas} replicas, the arguments {replicas}"
-        yield Remark(text, "other_replicas", (declared.replicas, replicas))
+        yield remark("other_replicas", declared=declared.replicas, effective=replicas)
     arm = declared.arm
     if arm and "Parameters" in values and not values["Parameters"].startswith(arm):
-        text = f"the name says arm {arm}, the arguments {values['Parameters']}"
-        yield Remark(text, "other_arm", (arm, values["Parameters"]))
+        yield remark("other_arm", declared=arm, effective=values["Parameters"])
     for data in (level.facts.data for level in result.levels if level.facts.data):
         load = {
             "Prefix Tokens": data.prefix_tokens,
@@ -395,28 +371,23 @@ def _differences(result: Result) -> Iterator[Remark]:
             if key == "Turns" and ran == 1:
                 continue
             if requested is not None and ran != requested:
-                text = f"{key} {requested} was asked for, the report has {ran}"
-                yield Remark(text, "other_load", (key, requested, ran))
+                yield remark("other_load", key=key, declared=requested, effective=ran)
 
 
-def _other_streams(result: Result) -> Iterator[Remark]:
+def _other_streams(result: Result) -> Iterator[Finding]:
     streams = sorted(
         {level.level for level in result.levels if level.facts.streams is not None}
     )
-    for what, rate, code in (
-        ("name says", result.declared.rate, "streams_of_name"),
-        (
-            "arguments say",
-            result.settings.number("Rate (Concurrency)"),
-            "streams_of_arguments",
-        ),
-    ):
+    rates = {
+        "streams_of_name": result.declared.rate,
+        "streams_of_arguments": result.settings.number("Rate (Concurrency)"),
+    }
+    for code, rate in rates.items():
         if rate is not None and streams and streams != [rate]:
-            text = f"the {what} {rate} streams, {', '.join(map(str, streams))} ran"
-            yield Remark(text, code, (rate, *streams))
+            yield remark(code, declared=rate, effective=streams)
 
 
-def _utilization(result: Result, catalogue: Catalogue) -> Iterator[Remark]:
+def _utilization(result: Result, catalogue: Catalogue) -> Iterator[Finding]:
     if result.model is None or result.scenario is None:
         return
     model: Model = catalogue.models[result.model]
@@ -430,10 +401,7 @@ def _utilization(result: Result, catalogue: Catalogue) -> Iterator[Remark]:
     try:
         ran = float(argument) if argument else expected
     except ValueError:
-        yield Remark(
-            f"GPU Memory Utilization {argument!r} is not a number", "no_utilization"
-        )
+        yield remark("no_utilization", argument=argument)
         return
     if abs(ran - expected) > 1e-9:
-        text = f"gpu_memory_utilization {ran:g} ran, the catalogue has {expected:g} for this scenario"
-        yield Remark(text, "other_utilization", (expected, ran))
+        yield remark("other_utilization", declared=expected, effective=ran)

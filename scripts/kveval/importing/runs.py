@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
+from kveval.host.findings import Finding
 from kveval.importing.interpret import FoundLevel, Result
+from kveval.importing.sentences import remark
 
 # Lengths that are drawn at random differ from level to level.
 _SAME_LENGTH = 0.05
@@ -154,7 +156,7 @@ def _has_usable(run: Iterable[PlacedLevel]) -> bool:
 
 def merge_partial_runs(
     drafts: Iterable[Draft],
-) -> tuple[list[Draft], list[tuple[Draft, str]]]:
+) -> tuple[list[Draft], list[tuple[Draft, Finding]]]:
     """Return the runs that can be compared, in the order of their cells and times, and why others cannot.
 
     If the runs of a cell have no common level, those that differ only in their levels are joined to one run. Then runs
@@ -164,16 +166,14 @@ def merge_partial_runs(
     for draft in drafts:
         cells.setdefault(draft.cell, []).append(draft)
     kept: list[Draft] = []
-    left_out: list[tuple[Draft, str]] = []
+    left_out: list[tuple[Draft, Finding]] = []
     for runs in cells.values():
         own = _with_common_level(runs if _common(runs) else _merge_parts(runs))
         kept += own
         kept_members = {id(member) for run in own for member in run.members}
         for run in (run for run in runs if id(run.members[0]) not in kept_members):
-            levels, others = (
-                ", ".join(map(str, sorted(some))) for some in (run.levels, _common(own))
-            )
-            reason = f"it shares no level ({levels}) with the cell's other runs ({others}), and differs in more than levels"
+            levels, others = sorted(run.levels), sorted(_common(own))
+            reason = remark("no_common_level", levels=levels, other_levels=others)
             left_out.append((run, reason))
     return sorted(kept, key=lambda run: (run.cell, run.start)), left_out
 

@@ -6,14 +6,16 @@ The file is written before a run, so it says what was asked of the server, not t
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kveval.campaign import sizing
 from kveval.campaign.catalogue import Model
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.host.findings import Finding
 from kveval.host.hashing import content_hash
+from kveval.importing.sentences import remark
 
 CONFIG_NAME = "benchmark-config.txt"
 # LMCache's own default, GiB per rank.
@@ -45,12 +47,13 @@ class ServedSettings:
     """The content of benchmark-config.txt; `values` are its lines, secrets left out.
 
     `args` is None if no line gives the server's arguments, or if they cannot be read; empty if a line gives none.
+    `unreadable`: the lines that cannot be read, as remarks.
     """
 
     values: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    problems: tuple[str, ...] = ()
+    unreadable: tuple[Finding, ...] = ()
 
     def number(self, key: str) -> int | None:
         """Return a whole number, None where the file has none under this key."""
@@ -94,23 +97,25 @@ def configuration(
 
 
 def parse_settings(text: str) -> ServedSettings:
-    """Read the file's `key: value` lines. Nothing is an error: what cannot be read is in `problems`."""
-    values, problems = {}, []
+    """Read the file's `key: value` lines. Nothing is an error: what cannot be read is in `unreadable`."""
+    values: dict[str, str] = {}
+    unreadable: list[Finding] = []
     for number, line in enumerate(text.splitlines(), start=1):
         key, colon, value = line.partition(":")
         if colon and key.strip():
             values[key.strip()] = value.strip()
         elif line.strip():
-            problems.append(f"{CONFIG_NAME}, line {number}: no `key: value`")
+            unreadable.append(remark("no_setting", file=CONFIG_NAME, line=number))
     keys = [key for key in values if key.lower() in _ARGS_KEYS]
-    words = [_words(values, key, problems) for key in keys]
+    words = [_words(values, key, unreadable) for key in keys]
     args = (
         None
         if not words or None in words
         else tuple(word for line in words for word in line or ())
     )
     pairs = (
-        word.partition("=") for word in _words(values, "vLLM Env Vars", problems) or ()
+        word.partition("=")
+        for word in _words(values, "vLLM Env Vars", unreadable) or ()
     )
     env = {
         name: "(left out)" if _SECRET.search(name) else value
@@ -121,16 +126,18 @@ def parse_settings(text: str) -> ServedSettings:
         values["vLLM Env Vars"] = shlex.join(
             f"{name}={value}" for name, value in env.items()
         )
-    return ServedSettings(values, args, env, tuple(problems))
+    return ServedSettings(values, args, env, tuple(unreadable))
 
 
 def _words(
-    values: Mapping[str, str], key: str, problems: list[str]
+    values: Mapping[str, str], key: str, unreadable: list[Finding]
 ) -> list[str] | None:
     try:
         return shlex.split(values.get(key, ""))
     except ValueError as error:
-        problems.append(f"{CONFIG_NAME}: {key} cannot be split into words ({error})")
+        unreadable.append(
+            remark("no_words", file=CONFIG_NAME, key=key, error=str(error))
+        )
         return None
 
 
@@ -200,20 +207,16 @@ def _lmcache(settings: ServedSettings, per_block: int, ranks: int) -> Tier:
     )
 
 
-def ignored_sizes(settings: ServedSettings) -> list[str]:
-    """Return the settings that have no effect on the size although they look as if they had."""
-    remarks = [
-        f"LMCache ignores num_cpu_blocks ({_extra(config)['num_cpu_blocks']})"
-        for config in _connector_configs(settings)
-        if config["kv_connector"] in _LMCACHE and "num_cpu_blocks" in _extra(config)
-    ]
+def ignored_sizes(settings: ServedSettings) -> Iterator[Finding]:
+    """Yield a remark on each setting that has no effect on the size although it looks as if it had."""
+    for config in _connector_configs(settings):
+        blocks = _extra(config).get("num_cpu_blocks")
+        if config["kv_connector"] in _LMCACHE and "num_cpu_blocks" in _extra(config):
+            yield remark("blocks_ignored", num_cpu_blocks=blocks)
     if "LMCACHE_CONFIG_FILE" in settings.env and set(connectors(settings)[:1]) & set(
         _LMCACHE
     ):
-        remarks.append(
-            "LMCACHE_CONFIG_FILE may say otherwise; it is not among the results"
-        )
-    return remarks
+        yield remark("no_config_file")
 
 
 def ranks(settings: ServedSettings, model: Model, gpus: int | None = None) -> int:

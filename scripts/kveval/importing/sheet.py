@@ -21,11 +21,13 @@ from kveval.campaign.import_sheet import (
 )
 from kveval.campaign.problems import ConfigError
 from kveval.host.files import write_bytes
+from kveval.host.findings import Finding
 from kveval.importing.facts import ReportSummary
 from kveval.importing.forms import scan
-from kveval.importing.interpret import NoReport, Remark, Result, interpret
+from kveval.importing.interpret import NoReport, Result, interpret
 from kveval.importing.october_2025 import PublishedRow
 from kveval.importing.runs import Draft, drafts_of, merge_partial_runs
+from kveval.importing.sentences import remark, sentence
 from kveval.load.reports import ReportFileError
 from kveval.load.reports.reading import read_report
 
@@ -145,15 +147,16 @@ def _levels(content: _Content, sheet: ImportSheet) -> list[_Level]:
             levels.append(_Level((draft.cell, number), _decided(row, mixed)))
     for number, (draft, reason) in enumerate(left_out):
         for row in _draft_rows(draft, content.shared[draft.first.root], base):
-            unused = {"use": "no", "remarks": _joined(reason, row["remarks"])}
+            remarks = _joined(sentence(reason), row["remarks"])
+            unused = {"use": "no", "remarks": remarks}
             levels.append(_Level((draft.cell, "left out", number), row | unused))
-    for result, reason in copies:
-        levels += _rows_alone(result, reason, base)
+    for result, copy in copies:
+        levels += _rows_alone(result, base, copy)
     drafts = [*runs, *(draft for draft, _ in left_out)]
     in_a_run = {_key(member.result) for draft in drafts for member in draft.members}
     for result in results:
         if _key(result) not in in_a_run:
-            levels += _rows_alone(result, "", base)
+            levels += _rows_alone(result, base)
     return levels
 
 
@@ -163,8 +166,8 @@ def _key(result: Result) -> tuple[Path, str]:
 
 def _without_copies(
     results: Iterable[Result], sheet: ImportSheet
-) -> tuple[list[Result], list[tuple[Result, str]]]:
-    """Return the results, and the copies of earlier ones with the reason: they would count as further runs."""
+) -> tuple[list[Result], list[tuple[Result, Finding]]]:
+    """Return the results, and the copies of earlier ones with a remark: they would count as further runs."""
     base = sheet.path.parent
     # The report that has a level first, by the level's cell, number and start.
     first_reports: dict[tuple[CellTexts, str, str], str] = {}
@@ -183,9 +186,7 @@ def _without_copies(
         ]
         firsts = {first_reports.get(level, report) for level in levels}
         if firsts and report not in firsts:
-            original = min(firsts)
-            reason = f"the same measurement as {original}: equal levels at equal times"
-            copies.append((result, reason))
+            copies.append((result, remark("copy", report=min(firsts))))
             continue
         kept.append(result)
         for level in levels:
@@ -210,23 +211,22 @@ def _with_equals(result: Result, cells: Mapping[str, set[CellTexts]]) -> Result:
     alike = cells[result.configuration] - {_cell_texts(result)}
     if not alike:
         return result
-    others = tuple(sorted("/".join(cell) for cell in alike))
-    text = f"configured like {' and '.join(others)}: a difference between them is noise (A/A)"
-    remark = Remark(text, "configured_alike", others)
-    return replace(result, remarks=(*result.remarks, remark))
+    others = sorted("/".join(cell) for cell in alike)
+    replicates = remark("configured_alike", cells=others)
+    return replace(result, remarks=(*result.remarks, replicates))
 
 
-def _mixed_cells(results: Iterable[Result], sheet: ImportSheet) -> dict[CellTexts, str]:
-    """Return the cells that have results of different machines or releases, with what they are of."""
+def _mixed_cells(
+    results: Iterable[Result], sheet: ImportSheet
+) -> dict[CellTexts, Finding]:
+    """Return a remark for each cell that has results of different machines or releases."""
     mixed = {}
     for cell, kinds in _kinds_of_cells(results, sheet).items():
-        different = [
-            f"{name} {' and '.join(sorted(texts))}"
-            for name, texts in kinds.items()
-            if len(texts) > 1
-        ]
+        different = {
+            name: sorted(texts) for name, texts in kinds.items() if len(texts) > 1
+        }
         if different:
-            mixed[cell] = "; ".join(different)
+            mixed[cell] = remark("several_kinds", kinds=different)
     return mixed
 
 
@@ -257,13 +257,13 @@ def _kinds_of_cells(
     return kinds
 
 
-def _decided(row: Texts, mixed: Mapping[CellTexts, str]) -> Texts:
+def _decided(row: Texts, mixed: Mapping[CellTexts, Finding]) -> Texts:
     """Return a row, with a `?` in `use` if its cell has results that do not belong together."""
-    kinds = mixed.get(tuple(row[name] for name in _OF_CELL))
-    if kinds is None:
+    reason = mixed.get(tuple(row[name] for name in _OF_CELL))
+    if reason is None:
         return row
-    reason = f"the cell has results of {kinds}: `use` yes for one of them, or a scenario of its own for each"
-    return {**row, "use": UNKNOWN, "remarks": _joined(reason, row["remarks"])}
+    remarks = _joined(sentence(reason), row["remarks"])
+    return {**row, "use": UNKNOWN, "remarks": remarks}
 
 
 def _draft_rows(draft: Draft, shared: Sequence[str], base: Path) -> Iterable[Texts]:
@@ -286,10 +286,13 @@ def _draft_rows(draft: Draft, shared: Sequence[str], base: Path) -> Iterable[Tex
         yield row
 
 
-def _rows_alone(result: Result, reason: str, base: Path) -> Iterable[_Level]:
-    """Yield the rows of a result that is in no run: a copy, or one that gave nothing."""
+def _rows_alone(
+    result: Result, base: Path, copy: Finding | None = None
+) -> Iterable[_Level]:
+    """Yield the rows of a result that is in no run: one that gave nothing, or a copy, with a remark on that."""
     row = _row(result, base) | {"use": "no"}
-    row["remarks"] = _joined(reason, row["remarks"])
+    if copy is not None:
+        row["remarks"] = _joined(sentence(copy), row["remarks"])
     run = _key(result)
     if not result.levels:
         yield _Level(run, row | {"level": _text(result.declared.rate) or UNKNOWN})
@@ -321,7 +324,7 @@ def _row(result: Result, base: Path) -> Texts:
         "guidellm": result.guidellm,
         "start": "",
         "configuration": (result.configuration or "")[:8],
-        "remarks": _joined(*(remark.text for remark in result.remarks)),
+        "remarks": _joined(*map(sentence, result.remarks)),
     }
 
 

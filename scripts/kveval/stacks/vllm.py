@@ -21,6 +21,7 @@ from kveval.campaign.catalogue import Gpu
 from kveval.campaign.device_estimate import DeviceEstimate
 from kveval.campaign.specification import ServedModel, Specification
 from kveval.campaign.verbatim import modules_of
+from kveval.host.findings import Finding
 from kveval.host.http import HttpError
 from kveval.host.logs import LogForm
 from kveval.stacks import vllm_arms, vllm_wire
@@ -342,17 +343,17 @@ class Vllm(ModelServer):
 
     def unserved_prefix(
         self, layout: CacheLayout, prefix_tokens: int
-    ) -> Iterator[tuple[str, str, str]]:
+    ) -> Iterator[Finding]:
         """Yield why a shared prefix is stored and never loaded, and the argument that helps."""
         step = layout.match_tokens
+        facts: dict[str, Any] = {"prefix_tokens": prefix_tokens, "block_tokens": step}
         if 0 < prefix_tokens < step:
-            why = f"a shared prefix of {prefix_tokens:,} tokens is shorter than a block of {step:,} (vllm#53749)"
-            yield "prefix_below_block", why, f"longer prefixes, or {_MATCH_UNIT}"
+            facts |= {"issue": "vllm#53749", "argument": _MATCH_UNIT}
+            yield Finding("prefix_below_block", "warning", facts)
         elif prefix_tokens and not layout.shared_tokens(prefix_tokens):
-            why = f"of {prefix_tokens:,} shared tokens it keeps windows or states at the end of each prompt alone"
-            interval = prefix_tokens // step * step
-            fix = f"server.args: [{_INTERVAL}, '{interval}']"
-            yield "windows_at_the_end", f"{why} (vllm#53595)", fix
+            facts |= {"issue": "vllm#53595", "argument": _INTERVAL}
+            facts["interval_tokens"] = prefix_tokens // step * step
+            yield Finding("windows_at_the_end", "warning", facts)
 
     def device_estimate(
         self, specification: Specification, gpu: Gpu, name: str

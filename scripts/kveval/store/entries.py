@@ -284,7 +284,7 @@ def _wrong_state(
     )
     others = len(errors) - 1
     more = f", and {pluralize(others, 'more file')}" if others else ""
-    reason = f"{str(worst).removeprefix(f'{entry.place}/').removeprefix(f'{entry.place}: ')}{more}"
+    reason = f"{worst.within(entry.place)}{more}"
     if worst.defect in _FIXES:
         return "kept", reason, _FIXES[worst.defect], worst.code
     return (
@@ -303,12 +303,7 @@ def _state(entry: StoreEntry, facts: Mapping[str, Any]) -> tuple[State, str, str
     try:
         read_run(entry.place)
     except RunFileError as error:
-        return (
-            "damaged",
-            str(error).removeprefix(f"{entry.place}/"),
-            "",
-            "no_description",
-        )
+        return "damaged", error.within(entry.place), "", "no_description"
     fingerprint = str(facts.get("hardware", {}).get("fingerprint"))
     folder = rf"run-{entry.run}(@{re.escape(fingerprint)}(-[0-9]+)?)?"
     hashed, covered = content_hash(specification(facts)), listed(entry.place)

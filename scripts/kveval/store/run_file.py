@@ -11,7 +11,7 @@ import msgspec
 import zstandard
 
 from kveval.campaign.cell import Cell
-from kveval.host.errors import Failure
+from kveval.host.errors import FileFailure
 
 SCHEMA = 1
 IMPORTED = "imported"
@@ -22,7 +22,7 @@ BESIDE = "beside"
 """Key of a pointer that does not name a place in the store: the folder beside it that has the run's files."""
 
 
-class RunFileError(Failure):
+class RunFileError(FileFailure):
     """A measurement's run.json is missing, damaged or of another schema."""
 
 
@@ -321,19 +321,16 @@ def read_run(directory: Path) -> Run:
     try:
         content = path.read_bytes()
     except OSError as error:
-        message = f"{path}: no readable description of the run ({error.strerror})"
-        raise RunFileError(message, code="unreadable", path=path) from error
+        problem = f"no readable description of the run ({error.strerror})"
+        raise RunFileError(path, problem, code="unreadable") from error
     try:
         run = msgspec.json.decode(content, type=Run)
     except msgspec.DecodeError as error:
-        raise RunFileError(
-            f"{path}: not the description of a run ({error})",
-            code="no_description",
-            path=path,
-        ) from error
+        problem = f"not the description of a run ({error})"
+        raise RunFileError(path, problem, code="no_description") from error
     if run.schema != SCHEMA:
-        message = f"{path}: schema {run.schema}, this version reads schema {SCHEMA}"
-        raise RunFileError(message, code="other_schema", path=path)
+        problem = f"schema {run.schema}, this version reads schema {SCHEMA}"
+        raise RunFileError(path, problem, code="other_schema")
     return run
 
 
@@ -373,9 +370,8 @@ def collected_runs(path: Path) -> list[Run]:
         lines = zstandard.ZstdDecompressor().decompress(path.read_bytes())
         return msgspec.json.Decoder(Run).decode_lines(lines)
     except (OSError, zstandard.ZstdError, msgspec.DecodeError) as error:
-        raise RunFileError(
-            f"{path}: no readable list of runs ({error})", code="no_list", path=path
-        ) from error
+        problem = f"no readable list of runs ({error})"
+        raise RunFileError(path, problem, code="no_list") from error
 
 
 def renamed(run: Run, scenario: str | None) -> Run:
@@ -406,6 +402,6 @@ def _pointed(pointer: Path) -> tuple[Path, str | None]:
             else Path(content["path"])
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"{pointer}: not a pointer to a measurement ({error})"
-        raise RunFileError(message, code="no_pointer", path=pointer) from error
+        problem = f"not a pointer to a measurement ({error})"
+        raise RunFileError(pointer, problem, code="no_pointer") from error
     return place, None if name is None else str(name)

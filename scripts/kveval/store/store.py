@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from kveval.host.errors import Failure
+from kveval.host.errors import FileFailure
 from kveval.host.files import (
     clock_s,
     last_change_s,
@@ -44,20 +44,26 @@ Defect = Literal[
 ]
 
 
-class StoreError(Failure):
+class StoreError(FileFailure):
     """A stored measurement is damaged, incomplete or not what its place says.
 
     `defect`: no checksums yet, a file missing, a file that differs, run.json not what it should be, a file that this
-    user or host cannot read, an import whose original is gone. `path`: the file. The code is the defect where none is
-    given.
+    user or host cannot read, an import whose original is gone. `path`: the file, where the place is its folder. The
+    code is the defect where none is given.
     """
 
     def __init__(
-        self, message: str, defect: Defect, path: Path, code: str = ""
+        self,
+        place: Path,
+        problem: str,
+        defect: Defect,
+        code: str = "",
+        *,
+        path: Path | None = None,
     ) -> None:
-        super().__init__(message, code=code or defect.replace(" ", "_"))
+        super().__init__(place, problem, code=code or defect.replace(" ", "_"))
         self.defect = defect
-        self.path = path
+        self.path = path or place
 
 
 @dataclass(frozen=True)
@@ -86,19 +92,17 @@ def listed(directory: Path) -> dict[str, str]:
             if isinstance(error, FileNotFoundError | NotADirectoryError)
             else "unreadable"
         )
-        raise StoreError(
-            f"{directory}: no readable {SUMS} ({error.strerror})", defect, path
-        ) from error
+        problem = f"no readable {SUMS} ({error.strerror})"
+        raise StoreError(directory, problem, defect, path=path) from error
     except UnicodeDecodeError as error:
         raise StoreError(
-            f"{path}: not a list of checksums", "differs", path, "no_checksums"
+            path, "not a list of checksums", "differs", "no_checksums"
         ) from error
     pairs = [line.partition("  ") for line in lines]
     digests = {name: digest for digest, _, name in pairs if name}
     if RUN not in digests:
-        raise StoreError(
-            f"{directory}: {SUMS} does not list {RUN}", "differs", path, "run_unlisted"
-        )
+        problem = f"{SUMS} does not list {RUN}"
+        raise StoreError(directory, problem, "differs", "run_unlisted", path=path)
     return digests
 
 
@@ -107,16 +111,13 @@ def verify_file(directory: Path, name: str, expected: str) -> None:
     path = directory / name
     try:
         if sha256_file(path) != expected:
-            raise StoreError(f"{path}: checksum differs from {SUMS}", "differs", path)
+            raise StoreError(path, f"checksum differs from {SUMS}", "differs")
     except OSError as error:
         defect: Defect = "unreadable"
         if isinstance(error, FileNotFoundError | NotADirectoryError):
             defect = "original missing" if path.is_symlink() else "missing"
-        raise StoreError(
-            f"{path}: listed in {SUMS}, but not readable ({error.strerror})",
-            defect,
-            path,
-        ) from error
+        problem = f"listed in {SUMS}, but not readable ({error.strerror})"
+        raise StoreError(path, problem, defect) from error
 
 
 def verify(directory: Path, key: Key, trusted: Collection[str] = ()) -> dict[str, Any]:
@@ -133,15 +134,12 @@ def verify(directory: Path, key: Key, trusted: Collection[str] = ()) -> dict[str
         facts = json.loads((directory / RUN).read_text())
         recorded = key_of(facts)
     except (ValueError, KeyError, TypeError) as error:
-        message = f"{directory / RUN}: not a run's description ({error!r})"
-        raise StoreError(message, "wrong", directory / RUN, "no_description") from error
+        problem = f"not a run's description ({error!r})"
+        raise StoreError(directory / RUN, problem, "wrong", "no_description") from error
     if recorded != key:
-        raise StoreError(
-            f"{directory}: holds {recorded}, expected {key}",
-            "wrong",
-            directory / RUN,
-            "other_run",
-        )
+        problem = f"holds {recorded}, expected {key}"
+        path = directory / RUN
+        raise StoreError(directory, problem, "wrong", "other_run", path=path)
     return facts
 
 
@@ -349,7 +347,7 @@ class Store:
                 if (place / SUMS).exists() and sha256_file(place / SUMS) == sums:
                     break
                 raise StoreError(
-                    f"{folder}: gone before it was in place", "missing", folder
+                    folder, "gone before it was in place", "missing"
                 ) from error
             except OSError as error:
                 if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):

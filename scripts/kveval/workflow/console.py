@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from kveval.campaign.problems import closest
-from kveval.configuration.warnings import sentence
+from kveval.configuration.sentences import sentence
 from kveval.host.findings import pluralize
 from kveval.host.quiet import describe_now, quiet_wait_s
 from kveval.importing.plan import ImportPlan

@@ -30,6 +30,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.json_schema import json_schema
 from kveval.campaign.problems import ConfigError, closest
 from kveval.configuration.loading import load_config
+from kveval.configuration.sentences import sentence
 from kveval.load.levels import working_set_tokens
 
 
@@ -216,7 +217,7 @@ def test_what_is_measurable_but_pointless_is_noted(tmp_path):
         "baseline_unlisted",
         "configured_alike",
     } < notes.keys()
-    assert notes["blocks_uneven"] == {"cpu_blocks": 501}
+    assert notes["blocks_uneven"] == {"cpu_blocks": 501, "block_tokens": 32}
     files = changed(("workloads", "laptop", "prefix_count"), {"per_level": 10})
     growing = load(
         tmp_path, changed(("workloads", "laptop", "levels"), [1, 2, 4], files)
@@ -233,12 +234,14 @@ def test_a_tier_larger_than_any_servers_memory_is_named_with_its_size(
     """Blocks of 2.25 MiB: 136, 8.6 and 6.4 TiB."""
     config = load_raw(on_gpus("Qwen3-8B", "native-offload", blocks), tmp_path)
     said = [
-        warning.what for warning in config.warnings if warning.code == "tier_too_large"
+        sentence(warning)
+        for warning in config.warnings
+        if warning.code == "tier_too_large"
     ]
     assert len(said) == warned
     if blocks == 63_578_000:
-        (sentence,) = said
-        assert sentence.startswith(
+        (text,) = said
+        assert text.startswith(
             "Qwen3-8B: one server has a tier of 139,698 GiB (63,578,000 blocks) in host memory"
         )
 
@@ -382,6 +385,7 @@ def test_a_contrast_that_makes_no_sense_is_refused(tmp_path, pair, code):
 
 def test_a_window_with_too_few_samples_is_noted(tmp_path):
     warnings = load(tmp_path, changed(("config", "min_samples"), 30)).warnings
-    assert ("few_samples", {"min_samples": 30}) in [
+    facts = {"workload": "laptop", "window_s": 19.5, "min_samples": 30}
+    assert ("few_samples", facts) in [
         (warning.code, warning.facts) for warning in warnings
     ]

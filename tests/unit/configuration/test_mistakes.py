@@ -439,3 +439,20 @@ def test_a_mistake_is_told_with_its_place_and_what_would_be_right(default):
     assert str(caught.value).startswith(
         "cell Qwen3-0.6B/nativ-offload/10: scenarios: there is no 'nativ-offload' (valid: did you mean native-offload"
     )
+
+
+def test_a_value_that_is_none_of_several_alternatives_has_one_problem_with_all_of_them(
+    tmp_path,
+):
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, changed(("workloads", "laptop", "prefix_count"), "many"))
+    (problem,) = error.value.problems
+    assert (
+        problem.message
+        == "'many': input should be a valid integer; or: 'many' is a text"
+    )
+    assert problem.valid == "a mapping of keys to values"
+    with pytest.raises(ConfigError) as error:
+        load(tmp_path, changed(("workloads", "laptop", "levels"), "many"))
+    (problem,) = error.value.problems
+    assert (problem.message, problem.valid) == ("'many' is a text", "a list, in [ ]")

@@ -1,7 +1,9 @@
 """What a workload can show before anything is measured, and the campaigns that can show nothing."""
 
+import inspect
 import math
 import random
+import re
 from collections import OrderedDict
 from dataclasses import replace
 
@@ -20,6 +22,7 @@ from tests.support.config_files import (
 )
 
 from kveval.campaign.cell import Cell
+from kveval.configuration import warnings
 from kveval.configuration.loading import load_config
 from kveval.configuration.reuse import (
     Caches,
@@ -31,10 +34,19 @@ from kveval.configuration.reuse import (
     reuse_of,
     visited,
 )
-from kveval.configuration.warnings import no_gain, sentence
+from kveval.configuration.sentences import CODES, sentence, words_of
+from kveval.configuration.warnings import no_gain
 from kveval.load.levels import working_set_tokens
+from kveval.stacks import vllm
 
 MARGIN = 0.05
+
+
+def code_of_no_gain(reuse: LevelReuse) -> str:
+    finding = no_gain(reuse, MARGIN)
+    return finding.code if finding is not None else ""
+
+
 BASE, SMALL, LARGE = (
     Cell("Qwen3-0.6B", *rest)
     for rest in (("no-offload", 0), ("native-offload", 500), ("native-offload", 10_000))
@@ -181,7 +193,7 @@ def test_the_default_campaign_tells_a_tier_too_small_from_one_large_enough():
     assert plain.demand.working_set_tokens == working_set_tokens(default.workload)
     assert plain.device == plain.served == small.served
     assert large.served == pytest.approx(plain.demand.reused)
-    assert (no_gain(small, MARGIN) or [""])[0] == "tier_below_device"
+    assert code_of_no_gain(small) == "tier_below_device"
     assert no_gain(large, MARGIN) is None
     assert default.warnings == ()
 
@@ -284,7 +296,7 @@ def test_the_cache_of_a_gpu_is_not_known_before_a_server_reported_it():
     # As reported on two L40S for the smallest model: more than the tier's 160,000 tokens.
     reported = reuse_of(config.specification(cell), 635_200)[0]
     assert reported.served == reported.device
-    assert (no_gain(reported, MARGIN) or [""])[0] == "tier_below_device"
+    assert code_of_no_gain(reported) == "tier_below_device"
     assert "tier_below_device" not in {found.code for found in config.warnings}
 
 
@@ -327,21 +339,25 @@ def test_a_campaign_that_can_show_nothing_is_warned_of_with_what_to_change(
     files = demand_from(workload)
     files["config"]["matrix"] = [PLAIN, NATIVE | {"cpu_blocks": blocks}]
     (found,) = load(tmp_path, files).warnings
-    assert (found.level, found.code) == ("warning", code)
-    assert found.facts == {
+    assert (found.severity, found.code) == ("warning", code)
+    pair = {
         "scenarios": ["native-offload"],
         "baseline": "no-offload",
         "models": ["Qwen3-0.6B"],
     }
-    assert found.fix
-    assert sentence(found).endswith(found.fix)
+    assert found.facts == found.facts | pair
+    what, fix = words_of(found)
+    assert what.startswith("this campaign cannot show a difference between native-")
+    assert fix
+    assert sentence(found) == f"{what}; {fix}"
 
 
 def test_what_is_proposed_makes_the_difference_possible(tmp_path):
     files = demand_from({"prefix_count": 2})
     files["config"]["matrix"] = [PLAIN, NATIVE]
     (found,) = load(tmp_path, files).warnings
-    assert "prefix_count to at least 9 " in found.fix
+    assert found.facts["needed_prefixes"] == 9
+    assert "prefix_count to at least 9 " in words_of(found).fix
     assert (
         load(
             tmp_path, changed(("workloads", "laptop", "prefix_count"), 9, files)
@@ -413,3 +429,17 @@ def test_rates_of_their_own_leave_open_what_is_in_progress():
     open_loop = LevelReuse(60, demand(streams=None), caches)
     assert open_loop.overflows
     assert no_gain(open_loop, MARGIN) is None
+
+
+def test_a_tier_without_bounds_that_adds_little_holds_all_prefixes():
+    caches = Caches(39_500, 39_500, math.inf, room=39_500)
+    finding = no_gain(LevelReuse(2, demand(), caches), margin=0.9)
+    assert finding is not None
+    assert (finding.code, finding.facts["tier_tokens"]) == ("tier_adds_little", 40_000)
+
+
+def test_every_code_of_a_warning_has_words():
+    """Servers add codes of their own."""
+    source = inspect.getsource(warnings) + inspect.getsource(vllm)
+    codes = re.findall(r'(?:_warning|Finding)\(\s*"(\w+)"', source)
+    assert {*codes} == CODES

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kveval.host.findings import Finding, error, ok, table, warning, worst
+from kveval.host.findings import FindingRow, error, ok, table, warning, worst
 
 FINDINGS = st.lists(
     st.builds(
-        Finding,
+        FindingRow,
         st.sampled_from(["ok", "warning", "error"]),
         st.text("abc ", min_size=1, max_size=20),
         st.text("abc def-", max_size=300),

@@ -7,6 +7,7 @@ from kveval.campaign import sizing
 from kveval.campaign.catalogue import Catalogue
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.configuration.loading import load_config
+from kveval.importing.sentences import sentence
 from kveval.importing.settings import (
     connectors,
     effective_tier,
@@ -57,13 +58,16 @@ def test_reads_lines_arguments_and_environment_and_leaves_secrets_out() -> None:
         "HF_TOKEN": "(left out)",
     }
     assert "hf_abc" not in str(settings)
-    assert settings.problems == ("benchmark-config.txt, line 10: no `key: value`",)
+    (unreadable,) = settings.unreadable
+    assert sentence(unreadable) == "benchmark-config.txt, line 10: no `key: value`"
 
 
 def test_what_cannot_be_split_is_said() -> None:
     settings = parse_settings("vLLM Extra Args: --a 'b\n")
     assert settings.args is None
-    assert "cannot be split" in settings.problems[0]
+    (unreadable,) = settings.unreadable
+    assert (unreadable.code, unreadable.facts["key"]) == ("no_words", "vLLM Extra Args")
+    assert "cannot be split" in sentence(unreadable)
 
 
 @pytest.mark.parametrize(
@@ -231,14 +235,10 @@ def test_arguments_that_size_nothing(catalogue: Catalogue, args: str) -> None:
 def test_says_what_looks_like_a_size_and_is_none() -> None:
     ignored = transfer("LMCacheConnectorV1", '"num_cpu_blocks":10000')
     text = f"vLLM Extra Args: {ignored}\n"
-    assert ignored_sizes(parse_settings(text)) == [
-        "LMCache ignores num_cpu_blocks (10000)"
-    ]
+    (ignored_blocks,) = ignored_sizes(parse_settings(text))
+    assert sentence(ignored_blocks) == "LMCache ignores num_cpu_blocks (10000)"
     text = f"vLLM Extra Args: {transfer('LMCacheConnectorV1')}\nvLLM Env Vars: LMCACHE_CONFIG_FILE=/etc/lmcache.yaml\n"
-    assert "LMCACHE_CONFIG_FILE" in ignored_sizes(parse_settings(text))[0]
-    assert (
-        ignored_sizes(
-            parse_settings("vLLM Env Vars: LMCACHE_CONFIG_FILE=/etc/lmcache.yaml\n")
-        )
-        == []
-    )
+    (elsewhere,) = ignored_sizes(parse_settings(text))
+    assert "LMCACHE_CONFIG_FILE" in sentence(elsewhere)
+    without_lmcache = "vLLM Env Vars: LMCACHE_CONFIG_FILE=/etc/lmcache.yaml\n"
+    assert [*ignored_sizes(parse_settings(without_lmcache))] == []

@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,12 +78,12 @@ def row_of(content: list[Row], name: str) -> Row:
     return row
 
 
-def remarks(tree: Path, place: str) -> dict[str, tuple[object, ...]]:
-    """The values of what is said of a result, by the kind of remark."""
+def remarks(tree: Path, place: str) -> dict[str, Mapping[str, Any]]:
+    """The facts of the remarks on a result, by their codes."""
     catalogue = load_catalogue(CONFIG)
     (files,) = [files for files in scan(tree).results if place in files.place]
     found = interpret(tree, files, catalogue).remarks
-    return {remark.code: remark.values for remark in found}
+    return {remark.code: remark.facts for remark in found}
 
 
 def write_result(path: Path, *results: dict[str, Any]) -> None:
@@ -193,7 +194,8 @@ def test_the_same_arguments_under_two_names_of_one_arm_are_repetitions(
     start, arm = START + HOUR, "lmcache-valkey-20kcpu"
     write_level(tree, MODEL, arm, 1, archive=False, args=args, start=start)
     assert list(runs(made(tree)).values()) == [[[1], [1]]]
-    assert remarks(tree, "20kcpu_replica1_rate1")["other_size"][0] == 20_000
+    (remark,) = remarks(tree, "20kcpu_replica1_rate1").items()
+    assert (remark[0], remark[1]["declared"]) == ("other_size", 20_000)
 
 
 def test_two_arms_configured_alike_are_said_to_be_replicates(tree: Path) -> None:
@@ -226,7 +228,10 @@ def test_a_buffer_before_files_is_no_tier(tree: Path) -> None:
         f"{MODEL}/fs-offload/0",
         f"{MODEL}/native-offload/1000",
     ]
-    assert remarks(tree, "rate1") == {"buffer": (1000,)}
+    setting = "cpu_bytes_to_use 1835008000"
+    assert remarks(tree, "rate1") == {
+        "buffer": {"cpu_blocks": 1000, "setting": setting}
+    }
 
 
 def test_levels_of_one_name_with_other_arguments_are_another_run(tree: Path) -> None:
@@ -353,7 +358,7 @@ def test_the_model_that_ran_counts(tree: Path) -> None:
     assert [*runs(made(tree))] == [f"{MODEL}/no-offload/0"]
     assert next(iter(remarks(tree, "rate1").items())) == (
         "other_model",
-        ("Qwen3-8B", MODEL),
+        {"declared": "Qwen3-8B", "effective": MODEL},
     )
     served = "/models/Qwen3-0.6B"
     write_level(tree, "Qwen3-8B", "no-offload", 4, archive=False, served=served)
@@ -371,7 +376,7 @@ def test_memory_pressure_is_a_scenario_of_its_own(tree: Path) -> None:
     assert remarks(tree, "rate1") == {}
     assert next(iter(remarks(tree, "rate4").items())) == (
         "other_utilization",
-        (0.55, 0.9),
+        {"declared": 0.55, "effective": 0.9},
     )
 
 
@@ -385,19 +390,21 @@ def test_where_name_arguments_and_report_do_not_agree_is_said(tree: Path) -> Non
     write_level(tree, MODEL, "no-offload", 50, archive=False, streams=5, config=config)
     assert runs(made(tree)) == {f"{MODEL}/no-offload/0": [[5]]}
     expected = {
-        "other_run_id": ("other",),
-        "streams_of_name": (50, 5),
-        "streams_of_arguments": (500, 5),
-        "other_replicas": (1, 2),
-        "other_arm": ("no-offload", "llm-d-redis"),
+        "other_run_id": {"run_id": "other"},
+        "streams_of_name": {"declared": 50, "effective": [5]},
+        "streams_of_arguments": {"declared": 500, "effective": [5]},
+        "other_replicas": {"declared": 1, "effective": 2},
+        "other_arm": {"declared": "no-offload", "effective": "llm-d-redis"},
     }
-    assert expected.items() <= remarks(tree, "rate50").items()
+    found = remarks(tree, "rate50")
+    assert {code: found[code] for code in expected} == expected
 
 
 def test_a_load_that_is_not_what_was_asked_for_is_said(tree: Path) -> None:
     config = {"Prefix_Count": 2, "Turns": 5}
     write_level(tree, MODEL, "no-offload", 1, archive=False, config=config)
-    assert remarks(tree, "rate1")["other_load"] == ("Prefix Count", 2, 8)
+    facts = {"key": "Prefix Count", "declared": 2, "effective": 8}
+    assert remarks(tree, "rate1")["other_load"] == facts
 
 
 # --- several releases, and runs that do not fit

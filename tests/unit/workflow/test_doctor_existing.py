@@ -12,7 +12,7 @@ import pytest
 from tests.support.config_files import changed, load
 
 from kveval.engines.attached import endpoints_of
-from kveval.host.findings import Finding
+from kveval.host.findings import FindingRow
 from kveval.workflow.doctor.doctor import diagnose
 from kveval.workflow.planning.changed_stacks import changed_stacks
 from kveval.workflow.planning.stored import StoredRuns, StoreIndex
@@ -57,18 +57,18 @@ def serving(**answers: Any) -> Iterator[str]:
         server.shutdown()
 
 
-def findings(folder: Path, first: dict[str, Any]) -> dict[str, Finding]:
+def findings(folder: Path, first: dict[str, Any]) -> dict[str, FindingRow]:
     other = {"url": "http://127.0.0.1:1", "switch": "exit 1"}
     files = changed(("config", "engine"), "existing")
     files["config"]["existing"] = {"no-offload": first, "native-offload": other}
     return diagnosis(folder, files)
 
 
-def diagnosis(folder: Path, files: dict[str, Any]) -> dict[str, Finding]:
+def diagnosis(folder: Path, files: dict[str, Any]) -> dict[str, FindingRow]:
     return {finding.check: finding for finding in all_findings(folder, files)}
 
 
-def all_findings(folder: Path, files: dict[str, Any]) -> list[Finding]:
+def all_findings(folder: Path, files: dict[str, Any]) -> list[FindingRow]:
     return diagnose(
         load(folder, files),
         "campaign.yaml",

@@ -7,6 +7,7 @@ import pytest
 from tests.support.config_files import CONFIG, GPU_SERVER, RAW, load
 
 from kveval.configuration.loading import load_config
+from kveval.configuration.sentences import sentence
 from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.fit import fit_lines
@@ -165,8 +166,10 @@ def test_a_campaign_on_a_gpu_that_holds_all_is_warned_before_it_is_planned(tmp_p
     }
     raw["config"]["gpu"] = "L4"
     warnings = {one.code: one for one in load(tmp_path, raw).warnings}
-    assert "cannot show a difference" in warnings["turns_fit"].what
-    assert "that the device holds at least" in warnings["turns_fit"].what
+    assert not warnings["turns_fit"].facts["device_known"]
+    text = sentence(warnings["turns_fit"])
+    assert "cannot show a difference" in text
+    assert "that the device holds at least" in text
 
 
 def test_a_load_with_too_many_requests_for_a_plan_is_left_to_the_curve(tmp_path):

@@ -16,7 +16,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import described, differences
 from kveval.configuration.loading import load_config
-from kveval.configuration.warnings import sentence
+from kveval.configuration.sentences import sentence
 from kveval.curve.cells import block_count
 from kveval.load.sample_sizes import window_s
 from kveval.workflow.planning import tier_sizes

@@ -48,8 +48,5 @@ def _facts(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text()).get("recording") or {}
     except (OSError, ValueError) as error:
-        raise RunFileError(
-            f"{path}: not the description of a run ({error})",
-            code="no_description",
-            path=path,
-        ) from error
+        problem = f"not the description of a run ({error})"
+        raise RunFileError(path, problem, code="no_description") from error

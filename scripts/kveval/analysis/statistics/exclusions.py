@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, parse_names
 from kveval.analysis.levels.checks_level import STARVED, completed, errors
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.latencies import TITLES, parse_reasons
@@ -460,7 +460,7 @@ def missing_value(row: Row, metric: str, side: Side = "arm") -> Exclusion | None
 def _no_value(row: Row, metric: str, side: Side) -> Exclusion:
     """Why a level has no number of a metric. A latency that was not recorded says nothing of how long it was."""
     run = int(row["run"])
-    if metric in str(row.get("not_reached")).split(";"):
+    if metric in parse_names(row.get("not_reached")):
         return Exclusion("not_reached", run, side)
     if metric == THROUGHPUT:
         return Exclusion("no_throughput", run, side)
@@ -475,7 +475,7 @@ def unknown_latency(row: Row, metric: str, side: Side) -> Exclusion | None:
     run, facts = int(row["run"]), {"latency": TITLES[name]}
     if why := parse_reasons(row.get("latencies_unknown")).get(name):
         return Exclusion("latency_unknown", run, side, facts | {"why": why})
-    if metric in str(row.get("not_reached") or "").split(";"):
+    if metric in parse_names(row.get("not_reached")):
         return Exclusion("not_reached", run, side, facts)
     return Exclusion("latency_not_observed", run, side, facts)
 

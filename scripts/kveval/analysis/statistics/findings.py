@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from kveval.analysis.cells import parse_names
 from kveval.analysis.statistics.exclusions import Exclusion
+from kveval.host.findings import Finding
 
 Severity = Literal["sound", "unknown", "qualifies", "indicates", "refuses"]
 SEVERITIES: tuple[Severity, ...] = (
@@ -124,15 +125,10 @@ CODES: Mapping[str, Meaning] = {
 
 
 @dataclass(frozen=True)
-class ComparisonFinding:
-    """A finding on a comparison.
+class ComparisonFinding(Finding):
+    """A finding on a comparison; `code`: one of CODES, `severity`: its effect on the verdict."""
 
-    `code`: one of CODES, `severity`: its effect on the verdict; `facts`: the values in its words.
-    """
-
-    code: str
     severity: Severity
-    facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     @property
     def input(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.cells import THROUGHPUT, parse_names
 from kveval.analysis.levels.activity import SWITCHED_OFF
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
@@ -176,7 +177,7 @@ def activity_known(sides: Sides) -> ComparisonFinding | None:
 def tier_size(sides: Sides) -> ComparisonFinding:
     """Return whether tiers have the sizes of their cells."""
     for row in (*sides.arm, *sides.reference):
-        if TIER_CHECK in str(row.get("checks_failed") or "").split(";"):
+        if TIER_CHECK in parse_names(row.get("checks_failed")):
             reported = number(row, "tier_reported_tokens")
             return new_finding(
                 "other_tier_size",
@@ -234,7 +235,7 @@ def same_definitions(sides: Sides) -> ComparisonFinding | None:
     rows = (*sides.arm, *sides.reference)
     ours, theirs = _generators(sides.arm), _generators(sides.reference)
     if ours == theirs or not any(
-        "aggregate_only" in str(row.get("checks_warned") or "") for row in rows
+        "aggregate_only" in parse_names(row.get("checks_warned")) for row in rows
     ):
         return None
     return new_finding("other_definitions", arm=ours, reference=theirs)
@@ -262,7 +263,7 @@ def wrong_answers(rows: Rows) -> ComparisonFinding | None:
     disturbed, because the cache that served it served the others as well.
     """
     for row in rows:
-        if ANSWERS_CHECK in str(row.get("checks_failed") or "").split(";"):
+        if ANSWERS_CHECK in parse_names(row.get("checks_failed")):
             messages = [
                 outcome.message
                 for outcome in outcomes_of(row)
@@ -336,14 +337,8 @@ def _clock_differences(sides: Sides, limit: float) -> Iterator[Difference]:
 
 def _throttle_reasons(rows: Rows) -> set[str]:
     """The reasons for which GPUs were throttled in any of the runs."""
-    texts = [row.get("gpu_throttled") for row in rows]
-    return {
-        reason
-        for text in texts
-        if isinstance(text, str)
-        for reason in text.split(";")
-        if reason
-    }
+    names = [parse_names(row.get("gpu_throttled")) for row in rows]
+    return {*itertools.chain.from_iterable(names)}
 
 
 def _known(rows: Rows, column: str) -> list[float]:

@@ -9,7 +9,6 @@ from typing import Any
 from kveval.engines.kubernetes import nodes as machines
 from kveval.engines.kubernetes.api.errors import (
     NO_ANSWER,
-    NO_ANSWER_WORDS,
     ClusterError,
 )
 from kveval.engines.kubernetes.api.kinds import (
@@ -23,7 +22,7 @@ from kveval.engines.kubernetes.api.kinds import (
     kind_of,
 )
 from kveval.engines.kubernetes.api.names import PREFIX
-from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence, keep_logs
+from kveval.engines.kubernetes.api.pod_logs import Follower, keep_logs
 from kveval.engines.kubernetes.leases import HeldLease
 from kveval.engines.kubernetes.lifetime import EXPIRY_S
 from kveval.engines.kubernetes.manifests.context import (
@@ -50,6 +49,7 @@ from kveval.engines.protocol import Deployer, Log
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError
 from kveval.engines.watchdog import Check
+from kveval.host.errors import Failure, code_of, with_causes
 from kveval.host.hardware import GPU_QUERY, parse_gpus
 from kveval.host.logs import PLAIN, last_words
 from kveval.host.processes import signals_deferred
@@ -93,8 +93,8 @@ class ClusterDeployer(Deployer[ClusterServer]):
         """Called with the new servers after a restart, because they may have other addresses."""
         self._followers: list[Follower] = []
         self._open = True
-        self.failed = ""
-        """Why the run failed; empty if it did not."""
+        self.failure: Failure | None = None
+        """Why the run failed; None if it did not."""
         self.left = ""
         """Why not all objects of this run were removed; empty if they were."""
         self._restarts = 0
@@ -163,7 +163,8 @@ class ClusterDeployer(Deployer[ClusterServer]):
         except ClusterError as error:
             # Not raised, because the measured data is still valid.
             context = self._context
-            same = error.code == NO_ANSWER and NO_ANSWER_WORDS in self.failed
+            codes = {code_of(cause) for cause in with_causes(self.failure)}
+            same = error.code == NO_ANSWER and NO_ANSWER in codes
             why = "" if same else f" ({error})"
             self.left = (
                 f"not all of this run was removed{why}. Kubernetes removes the rest {EXPIRY_S / 60:.0f} minutes"
@@ -306,7 +307,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
         form = self._context.program.log_form if container == SERVER else PLAIN
         ended = error.facts.get("exit_code") is not None
         words = last_words(self._logs / f"{container}.log", form=form, only_line=ended)
-        return DeploymentError(keep_evidence(error, self._logs, words))
+        return DeploymentError(error.keep_evidence(self._logs, words))
 
     def _follow(self, pod: Document, container: str, name: str) -> Follower:
         follower = Follower(

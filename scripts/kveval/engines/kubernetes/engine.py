@@ -149,7 +149,7 @@ class ClusterEngine:
         try:
             yield RunSession(deployer, load, recorder, scratch)
         except Failure as error:
-            deployer.failed = str(error)
+            deployer.failure = error
             deployer.close()
             # The last line of the job's log has the failure and what is left on the cluster.
             parts = [namespace_deleted(context), str(error), deployer.left]

@@ -197,7 +197,7 @@ class NodeRecording:
         except RolloutError as error:
             if error.cause == "PodDeleted":
                 return f"the recorder's pod {self.name} was deleted"
-            return f"the recorder died: {str(error).splitlines()[0]}"
+            return f"the recorder died: {error.summary}"
         except ClusterError:
             return ""
         return ""

@@ -10,7 +10,7 @@ from typing import TypeVar
 from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Document
-from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
+from kveval.engines.kubernetes.api.pod_logs import Follower
 from kveval.engines.kubernetes.api.probe import map_concurrently
 from kveval.engines.kubernetes.manifests.context import RunContext, component_of
 from kveval.engines.kubernetes.pods import command_line, environment
@@ -169,7 +169,7 @@ class ClusterServer(Server):
             log, offset = _log(error, replica.follower)
             words = f"{last_words(log, offset, form=self.program.log_form)}; see {log}"
             return ServerDied(
-                f"the server died: {keep_evidence(error, folder, words)}",
+                f"the server died: {error.keep_evidence(folder, words)}",
                 log=log,
                 offset=offset,
             )
@@ -193,7 +193,7 @@ class ClusterServer(Server):
                 {**facts, "log": str(log)},
             )
         message = (
-            f"{_TITLES.get(name, name)} died: {keep_evidence(error, folder, words)}"
+            f"{_TITLES.get(name, name)} died: {error.keep_evidence(folder, words)}"
         )
         return SidecarError(message, code="died", **facts)
 

@@ -9,7 +9,7 @@ import yaml
 from packaging.version import InvalidVersion, Version
 
 from kveval.host.errors import Failure
-from kveval.host.findings import Finding, error, ok, warning
+from kveval.host.findings import FindingRow, error, ok, warning
 
 _FIX = "bash scripts/setup.sh workflow server-gpu"
 
@@ -64,7 +64,7 @@ def judge_release(
     version: str | None,
     torch: str | None,
     driver_cuda: str | None,
-) -> Finding | None:
+) -> FindingRow | None:
     """Judge whether the installed program, torch and the driver's CUDA fit together; None without torch."""
     if torch is None:
         return None

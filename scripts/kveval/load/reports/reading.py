@@ -84,13 +84,14 @@ _DECODERS: Mapping[str, Callable[[msgspec.Raw], LevelReport]] = {
 _NUMBERED = {1: "0.5 or 0.6", 2: "0.7 or 0.8"}
 
 
-def read_report(path: Path) -> LoadReport:
+def read_report(path: Path, name: str = "") -> LoadReport:
     """Read a report of GuideLLM or of `vllm bench serve`; plain JSON, or compressed by zstd once or twice.
 
-    Raises ReportFileError when the file is missing, empty or truncated, is no such report, has a schema without a
-    decoder, or holds no benchmark.
+    `name`: what errors call it, by default its path. Raises ReportFileError when the file is missing, empty or
+    truncated, is no such report, has a schema without a decoder, or holds no benchmark.
     """
-    return decode_report(_content(path), str(path))
+    name = name or str(path)
+    return decode_report(_content(path, name), name)
 
 
 def require_report(path: Path) -> None:
@@ -218,28 +219,28 @@ def _guidellm(version: int | None, benchmarks: Sequence[msgspec.Raw], name: str)
     raise ReportFileError(message, code="unknown_shape")
 
 
-def _content(path: Path) -> bytes:
+def _content(path: Path, name: str) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ReportFileError(
-            f"{path}: the report cannot be read ({error.strerror})", code="unreadable"
+            f"{name}: the report cannot be read ({error.strerror})", code="unreadable"
         ) from error
     if is_lfs_pointer(content):
         raise ReportFileError(
-            f"{path}: a Git LFS pointer, not the file: git lfs pull", code="lfs_pointer"
+            f"{name}: a Git LFS pointer, not the file: git lfs pull", code="lfs_pointer"
         )
     for _ in range(_MAX_LAYERS):
         if not content.startswith(_ZSTD_MAGIC):
             break
-        content = _decompressed(content, path)
+        content = _decompressed(content, name)
     if not content.strip():
-        message = f"{path}: the report is empty; GuideLLM writes it only at its end, so it was interrupted"
+        message = f"{name}: the report is empty; GuideLLM writes it only at its end, so it was interrupted"
         raise ReportFileError(message, code="empty")
     return content
 
 
-def _decompressed(content: bytes, path: Path) -> bytes:
+def _decompressed(content: bytes, name: str) -> bytes:
     """Return what zstd frames hold. Raises ReportFileError for a frame that is damaged or cut off."""
     parts = []
     while content:
@@ -247,10 +248,10 @@ def _decompressed(content: bytes, path: Path) -> bytes:
         try:
             parts.append(decompressor.decompress(content))
         except zstandard.ZstdError as error:
-            message = f"{path}: damaged zstd file ({error}); measure the level again"
+            message = f"{name}: damaged zstd file ({error}); measure the level again"
             raise ReportFileError(message, code="damaged_zstd") from error
         if not decompressor.eof:
-            message = f"{path}: truncated zstd file (it ends inside a frame); measure the level again"
+            message = f"{name}: truncated zstd file (it ends inside a frame); measure the level again"
             raise ReportFileError(message, code="truncated_zstd")
         content = decompressor.unused_data
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -18,7 +18,7 @@ from kveval.engines.kubernetes.manifests.requirements import (
     untolerated,
 )
 from kveval.engines.preflight import MEMORY_SHARE, memory_bytes, shared_memory_bytes
-from kveval.host.findings import Finding, error, ok, pluralize, warning
+from kveval.host.findings import FindingRow, error, ok, pluralize, warning
 from kveval.workflow.doctor.documents import CampaignDocuments, CellPlan
 
 SERVER = "model-server"
@@ -35,7 +35,7 @@ SCALED = "nothing, if an autoscaler adds such a node: kveval deploy-one shows it
 _DEFAULT_SHARED_MEMORY = 64 * 2**20
 
 
-def capacity(plan: CampaignDocuments, nodes: Answer, pods: Answer) -> list[Finding]:
+def capacity(plan: CampaignDocuments, nodes: Answer, pods: Answer) -> list[FindingRow]:
     """Return the findings on GPUs, host memory and /dev/shm.
 
     Each pod is checked by itself: only the cluster's scheduler knows whether all of them fit at the same time.
@@ -78,7 +78,7 @@ def _is_large_enough(node: Node, need: PodNeed) -> bool:
 
 def _gpus(
     plan: CampaignDocuments, nodes: Sequence[Node], pods: Answer
-) -> Iterator[Finding]:
+) -> Iterator[FindingRow]:
     """Yield each kind of problem with room for servers once, of the largest server; else that there is room."""
     amounts = (plan.site.gpu_resource, "memory")
     pairs = [(need, cell.path) for cell in plan.cells for need in _servers(cell)]
@@ -88,7 +88,7 @@ def _gpus(
     )
     held = _held(pods) if pods.ok else None
     found = [_of_server(plan.site, need, path, nodes, held) for need, path in pairs]
-    wrong: dict[str, Finding] = {}
+    wrong: dict[str, FindingRow] = {}
     for finding in found:
         if finding.level != "ok":
             wrong.setdefault(finding.code, finding)
@@ -101,7 +101,7 @@ def _of_server(
     path: str,
     nodes: Sequence[Node],
     held: Sequence[Held] | None,
-) -> Finding:
+) -> FindingRow:
     """Return the finding on room for the servers of one cell. `held`: by the pods of others, None if not known."""
     resource = site.gpu_resource
     each = need.requests.get(resource, 0.0)
@@ -152,7 +152,7 @@ def _of_server(
 
 def _no_gpus(
     site: Cluster, others: Mapping[str, int], selected: Mapping[str, int], taints: str
-) -> Finding:
+) -> FindingRow:
     if any(others.values()):
         fix = "cluster.node_selector and cluster.tolerations, as `kubectl describe node` shows labels and taints"
         said = f"{_listed(others)} of {site.gpu_resource}, but none of these nodes takes the servers{taints}"
@@ -171,7 +171,7 @@ def _no_gpus(
     )
 
 
-def _others(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Finding]:
+def _others(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[FindingRow]:
     """Yield a finding for each kind of other pod (load, Redis, endpoint picker) with one that no node can take."""
     documents = [one for cell in plan.cells for one in (*cell.serving, *cell.driving)]
     unplaced: dict[str, PodNeed] = {}
@@ -203,7 +203,7 @@ def _names(names: Sequence[str]) -> str:
 
 def _no_room(
     check: str, need: PodNeed, what: str, nodes: Sequence[Node], gpu: str
-) -> Finding:
+) -> FindingRow:
     """Return the finding that no node has what a pod requests, with what the nodes that accept it have."""
     usable = [node for node in nodes if accepts(node, need.spec)]
     has = "; ".join(
@@ -272,7 +272,9 @@ def _listed(amounts: Mapping[str, int]) -> str:
     )
 
 
-def _host_memory(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Finding]:
+def _host_memory(
+    plan: CampaignDocuments, nodes: Sequence[Node]
+) -> Iterator[FindingRow]:
     """Compare the tiers in host memory with each node's memory, for as many servers as its GPUs allow."""
     worst, share = None, 0.0
     for cell in plan.cells:
@@ -312,7 +314,7 @@ def _host_memory(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[Fin
         yield ok("host memory", said, share=share)
 
 
-def _shared_memory(cells: Sequence[CellPlan]) -> Iterator[Finding]:
+def _shared_memory(cells: Sequence[CellPlan]) -> Iterator[FindingRow]:
     """Compare what a server allocates in /dev/shm, and in total, with what its pod allows."""
     largest = (0, "")
     for cell in cells:

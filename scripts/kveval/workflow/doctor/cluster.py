@@ -15,7 +15,7 @@ from kveval.engines.kubernetes.manifests.permissions import (
 )
 from kveval.engines.kubernetes.manifests.requirements import node_of, untolerated
 from kveval.engines.kubernetes.nodes import fingerprint, fitting
-from kveval.host.findings import Finding, error, ok, warning
+from kveval.host.findings import FindingRow, error, ok, warning
 from kveval.workflow.doctor.capacity import SCALED, capacity, kept_out
 from kveval.workflow.doctor.cluster_facts import ClusterFacts, Denied, Trial
 from kveval.workflow.doctor.documents import CampaignDocuments
@@ -36,7 +36,9 @@ _INSTALL = {
 }
 
 
-def examine(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> list[Finding]:
+def examine(
+    plan: CampaignDocuments, facts: ClusterFacts, grant: str
+) -> list[FindingRow]:
     """Return the findings that follow from the facts; `grant`: the command that grants what the account needs."""
     return [
         _api(facts),
@@ -55,7 +57,7 @@ def examine(plan: CampaignDocuments, facts: ClusterFacts, grant: str) -> list[Fi
     ]
 
 
-def _api(facts: ClusterFacts) -> Finding:
+def _api(facts: ClusterFacts) -> FindingRow:
     said = f"{facts.server} answers: Kubernetes {facts.version}" + (
         f", as {facts.user}" if facts.user else ""
     )
@@ -70,7 +72,7 @@ def _api(facts: ClusterFacts) -> Finding:
 
 def _permissions(
     plan: CampaignDocuments, denied: Sequence[Denied], grant: str
-) -> Iterator[Finding]:
+) -> Iterator[FindingRow]:
     table = permissions(plan.site)
     if not denied:
         total = sum(len(permission.verbs) for permission in table)
@@ -96,7 +98,7 @@ def _permissions(
 
 def _namespaces(
     plan: CampaignDocuments, facts: ClusterFacts, grant: str
-) -> Iterator[Finding]:
+) -> Iterator[FindingRow]:
     for name, answer in facts.namespaces.items():
         if (
             answer.status == 404
@@ -137,7 +139,7 @@ def _install(plan: CampaignDocuments, group: str) -> str:
     return _INSTALL.get(group, "use a cluster that serves it")
 
 
-def _kinds(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
+def _kinds(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow]:
     missing: dict[tuple[str, str], list[Kind]] = {}
     for kind, served in facts.served.items():
         if not served:
@@ -171,7 +173,7 @@ def _kinds(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
         )
 
 
-def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
+def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow]:
     site, answer = plan.site, facts.gateway
     used = any(one.specification.on_cluster.route == "gateway" for one in plan.cells)
     if site.gateway is None or answer is None or not used:
@@ -193,7 +195,7 @@ def _gateway(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
         yield from _gateway_class(str(site.gateway.class_name), facts.gateway_class)
 
 
-def _gateway_class(name: str, answer: Answer | None) -> Iterator[Finding]:
+def _gateway_class(name: str, answer: Answer | None) -> Iterator[FindingRow]:
     fix = "cluster.gateway.class; `kubectl get gatewayclasses` shows what there is"
     if answer is not None and answer.status == 404:
         yield error("Gateway", f"there is no GatewayClass {name}", fix, "no_class")
@@ -218,7 +220,7 @@ def _gateway_class(name: str, answer: Answer | None) -> Iterator[Finding]:
 
 def _gateway_state(
     name: str, answer: Answer, namespace: str, show: str
-) -> Iterator[Finding]:
+) -> Iterator[FindingRow]:
     programmed = condition(answer.body, "Programmed")
     addresses = ", ".join(
         entry["value"] for entry in answer.body.get("status", {}).get("addresses", [])
@@ -253,7 +255,7 @@ def _gateway_state(
         yield error("Gateway", said, fix, "own_routes_only", namespace=namespace)
 
 
-def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[Finding]:
+def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[FindingRow]:
     """Report of how many kinds the nodes are on which a cell and its baseline may run."""
     site, gpus = (
         plan.site,
@@ -280,7 +282,7 @@ def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[Finding]:
         )
 
 
-def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]:
+def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[FindingRow]:
     wanted = plan.site.token_secret
     full = any(not cell.specification.miniature for cell in plan.cells)
     if wanted is None:
@@ -316,7 +318,7 @@ def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[Finding]
         yield ok("token", f"Secret {name} has the key {wanted.key}")
 
 
-def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
+def _images(trials: Sequence[ImageTrial]) -> Iterator[FindingRow]:
     fixes = {
         "refused": "server.images: {NAME: IMAGE}; for a private registry cluster.image_pull_secrets: [NAME]",
         "rejected": "what the API server says there; cluster.user_id, cluster.annotations",
@@ -349,7 +351,7 @@ def _images(trials: Sequence[ImageTrial]) -> Iterator[Finding]:
             yield ok("image", said, trial.outcome, image=trial.image, node=trial.node)
 
 
-def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
+def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow]:
     place = plan.site.pcp_namespace
     space, tried = (
         facts.namespaces[place],
@@ -388,7 +390,7 @@ def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]
         )
 
 
-def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[Finding]:
+def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow]:
     recorder = plan.site.pcp_namespace
     # Refused pods of the recorder and missing permissions have findings of their own.
     tried = [
@@ -460,7 +462,7 @@ def _grouped(told: Iterable[tuple[str, str]]) -> Iterator[tuple[str, dict[str, A
         )
 
 
-def _clocks(facts: ClusterFacts) -> Iterator[Finding]:
+def _clocks(facts: ClusterFacts) -> Iterator[FindingRow]:
     nodes = {
         trial.node: trial.node_ahead
         for trial in facts.images

@@ -5,13 +5,13 @@ from datetime import datetime
 from pathlib import Path
 
 from kveval.configuration.config import Config
-from kveval.configuration.warnings import WORKLOAD
+from kveval.configuration.sentences import WORKLOAD_CODES, words_of
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.manifests.permissions import fix_command
 from kveval.engines.kubernetes.routes import with_controller
 from kveval.host.errors import Failure
-from kveval.host.findings import Finding, error, ok, pluralize, warning
+from kveval.host.findings import FindingRow, error, ok, pluralize, warning
 from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import collect
 from kveval.workflow.doctor.documents import planned
@@ -41,7 +41,7 @@ def diagnose(
     at_once: int | None,
     say: Callable[[str], None],
     image_limit_s: float = IMAGE_LIMIT_S,
-) -> list[Finding]:
+) -> list[FindingRow]:
     """Return the findings about a campaign.
 
     `campaign`: its file, for commands; `store` and `server_environment`: of the local engine; `at_once`: measurements
@@ -62,7 +62,7 @@ def diagnose(
     said = f"{config.campaign.name}: {cells} x {runs}, {config.campaign.engine}"
     found = [
         ok("campaign", said),
-        *(one for one in config.warnings if one.check == WORKLOAD),
+        *_without_effect(config),
         *_declared_host(config),
     ]
     if config.campaign.engine == "kubernetes":
@@ -88,7 +88,14 @@ def diagnose(
     return [*found, *prometheus_findings(config)]
 
 
-def _declared_host(config: Config) -> Iterator[Finding]:
+def _without_effect(config: Config) -> Iterator[FindingRow]:
+    """Yield a warning for arms that can have no effect with the workload."""
+    for finding in config.warnings:
+        if finding.code in WORKLOAD_CODES:
+            yield warning("workload", *words_of(finding), finding.code, **finding.facts)
+
+
+def _declared_host(config: Config) -> Iterator[FindingRow]:
     """Yield an error for each cell whose KV caches the host that the campaign declares does not hold."""
     room = declared_room(config)
     for problem in room_problems(config, config.cells, room) if room else ():
@@ -97,7 +104,7 @@ def _declared_host(config: Config) -> Iterator[Finding]:
         )
 
 
-def _slots(config: Config, at_once: int | None) -> list[Finding]:
+def _slots(config: Config, at_once: int | None) -> list[FindingRow]:
     """Compare the cells that the workflow starts at once with those that the campaign has room for."""
     assert config.campaign.cluster is not None
     slots = config.campaign.cluster.slots
@@ -116,7 +123,7 @@ def _cluster(
     store: Path,
     say: Callable[[str], None],
     image_limit_s: float,
-) -> list[Finding]:
+) -> list[FindingRow]:
     site = config.campaign.cluster
     assert site is not None
     say(
@@ -153,7 +160,7 @@ def _planned_s(config: Config, store: Path) -> float:
     )
 
 
-def lasts(ends: datetime | None, now: datetime, needed_s: float) -> list[Finding]:
+def lasts(ends: datetime | None, now: datetime, needed_s: float) -> list[FindingRow]:
     """Compare a token's expiry with the time that is needed; no finding if the expiry is not known."""
     if ends is None:
         return []

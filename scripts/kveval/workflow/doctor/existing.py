@@ -10,7 +10,7 @@ from kveval.configuration.config import Config
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError
 from kveval.host.errors import Failure
-from kveval.host.findings import Finding, error, ok, pluralize
+from kveval.host.findings import FindingRow, error, ok, pluralize
 from kveval.host.http import HttpError, fetch_from
 from kveval.stacks.counters import CounterError
 from kveval.stacks.lmcache import LMCacheServer
@@ -26,7 +26,7 @@ _NO_LOG = Path("the log of whoever started it")
 
 def examine_existing(
     config: Config, specifications: Sequence[Specification], facts: LocalFacts
-) -> Iterator[Finding]:
+) -> Iterator[FindingRow]:
     """Yield a finding for each arm's server, and those about this host. Nothing is switched."""
     arms = {one.cell.scenario: one for one in reversed(specifications)}
     for arm, server in config.campaign.existing.items():
@@ -44,7 +44,9 @@ def examine_existing(
     yield _generator(config, facts)
 
 
-def _gateway(arm: str, server: ExistingServer, specification: Specification) -> Finding:
+def _gateway(
+    arm: str, server: ExistingServer, specification: Specification
+) -> FindingRow:
     """Return whether the model is served where the load goes, in front of the replicas."""
     program, name = server_of(specification.versions), specification.model.served_name
     key = os.environ.get(server.key, "") if server.key else ""
@@ -61,7 +63,7 @@ def _gateway(arm: str, server: ExistingServer, specification: Specification) -> 
     return error(arm, said, f"existing.{arm}.served_model", "other_model")
 
 
-def _lmcache(arm: str, address: str, specification: Specification) -> Finding:
+def _lmcache(arm: str, address: str, specification: Specification) -> FindingRow:
     """Return whether LMCache's server beside the arm's answers, and is of the declared version."""
     beside = LMCacheServer([], _NO_LOG, fetch_from(address))
     try:
@@ -79,7 +81,7 @@ def _server(
     server: ExistingServer,
     specification: Specification,
     required: Sequence[str],
-) -> Finding:
+) -> FindingRow:
     """Return what the arm's server answers, or that it is brought into service only before its runs.
 
     `url`: its address, that of one of several replicas; `required`: names of the counters that prove the arm active.
@@ -110,7 +112,7 @@ def _server(
 
 def _counters(
     arm: str, server: ExistingServer, endpoint: Endpoint, said: str
-) -> Finding:
+) -> FindingRow:
     """Return whether the server shows its counters, and can switch loading off where the arm needs it."""
     try:
         endpoint.counters()
@@ -133,7 +135,7 @@ def _counters(
     return ok(arm, said)
 
 
-def _generator(config: Config, facts: LocalFacts) -> Finding:
+def _generator(config: Config, facts: LocalFacts) -> FindingRow:
     """Return whether this host has the declared load generator."""
     declared = config.campaign.server.guidellm
     install = "bash scripts/setup.sh server"

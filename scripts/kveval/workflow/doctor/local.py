@@ -29,7 +29,7 @@ from kveval.engines.preflight import (
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host import hardware
 from kveval.host.errors import Failure
-from kveval.host.findings import Finding, error, ok, pluralize, warning
+from kveval.host.findings import FindingRow, error, ok, pluralize, warning
 from kveval.host.gpus.releases import judge_release, read_releases
 from kveval.host.lock import LOCK, holder
 from kveval.host.registry import SHARED_MEMORY, registry_path
@@ -168,7 +168,7 @@ def _answer(call: Callable[..., T], *arguments: object) -> T | Failure:
 
 def examine_local(
     config: Config, specifications: Sequence[Specification], facts: LocalFacts
-) -> list[Finding]:
+) -> list[FindingRow]:
     """Return the findings that follow from these facts; `specifications`: those of the campaign's cells."""
     return [
         _device(config, specifications, facts),
@@ -183,7 +183,7 @@ def examine_local(
 
 def _device(
     config: Config, specifications: Sequence[Specification], facts: LocalFacts
-) -> Finding:
+) -> FindingRow:
     server = config.campaign.server
     if server.on_cpu:
         return ok("device", f"the CPU, {facts.cpus} cores (build {server.build})")
@@ -212,7 +212,7 @@ def _device(
     return error("device", said, fix, asked=asked)
 
 
-def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Finding:
+def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> FindingRow:
     largest = max(specifications, key=memory_bytes)
     cell, needed = largest.cell.path, memory_bytes(largest)
     tier = f", a tier of {largest.budget.size}," if largest.cell.cpu_blocks else ""
@@ -236,7 +236,7 @@ def _memory(specifications: Sequence[Specification], facts: LocalFacts) -> Findi
 
 def _shared_memory(
     specifications: Sequence[Specification], facts: LocalFacts
-) -> Finding:
+) -> FindingRow:
     cell, needed = max(
         ((one.cell.path, shared_memory_bytes(one)) for one in specifications),
         key=itemgetter(1),
@@ -254,7 +254,7 @@ def _shared_memory(
 
 def disk_finding(
     config: Config, specifications: Sequence[Specification], facts: LocalFacts
-) -> Finding:
+) -> FindingRow:
     """Return whether the disk of the results has room for all runs."""
     # Every estimate includes the reserve, which is needed only once.
     runs = [
@@ -275,7 +275,7 @@ def disk_finding(
     return ok("disk", said)
 
 
-def pcp_finding(facts: LocalFacts) -> Finding:
+def pcp_finding(facts: LocalFacts) -> FindingRow:
     """Return whether PCP can record here."""
     if isinstance(facts.pcp, Failure):
         return error("PCP", str(facts.pcp), "bash scripts/setup.sh pcp")
@@ -287,7 +287,7 @@ def pcp_finding(facts: LocalFacts) -> Finding:
 
 def _software(
     config: Config, specifications: Sequence[Specification], facts: LocalFacts
-) -> Iterator[Finding]:
+) -> Iterator[FindingRow]:
     server = config.campaign.server
     install = f"bash scripts/setup.sh {'server' if server.on_cpu else 'server-gpu'}"
     if isinstance(facts.versions, Failure):
@@ -330,7 +330,7 @@ def _software(
 
 def _reduced(
     specifications: Sequence[Specification], reduced: Mapping[str, Any]
-) -> Finding:
+) -> FindingRow:
     """Judge a server's environment without some packages: the server must be told not to look for them."""
     missing = pluralize(len(reduced["left_out"]), "package")
     said = f"without {missing}, with code for GPUs of compute capability {reduced['gpu_code']}"
@@ -355,7 +355,7 @@ def _server_names(config: Config) -> Sequence[str]:
     return SERVERS[server.program].distributions(server.build)
 
 
-def _surroundings(config: Config, facts: LocalFacts) -> Iterator[Finding]:
+def _surroundings(config: Config, facts: LocalFacts) -> Iterator[FindingRow]:
     for said in facts.checkpoints:
         yield error(
             "checkpoint",
@@ -401,7 +401,7 @@ def _noted(registry: Path) -> int:
     return 0
 
 
-def build_findings(config: Config, installed: Path) -> Iterator[Finding]:
+def build_findings(config: Config, installed: Path) -> Iterator[FindingRow]:
     """Yield the findings on the builds of a campaign's arms; `installed`: the server's environment."""
     found: dict[str, tuple[ArmBuild, str]] = {}
     for cell in config.cells:
@@ -433,7 +433,7 @@ def build_findings(config: Config, installed: Path) -> Iterator[Finding]:
             )
 
 
-def module_findings(config: Config, installed: Path) -> Iterator[Finding]:
+def module_findings(config: Config, installed: Path) -> Iterator[FindingRow]:
     """Yield a finding for each arm whose connector is loaded from modules by name, unless its build is not made yet."""
     arms = {cell.scenario: cell for cell in reversed(config.cells)}
     for arm, cell in arms.items():
@@ -452,7 +452,7 @@ def module_findings(config: Config, installed: Path) -> Iterator[Finding]:
         yield _module_finding(arm, names, environment, program.plugins)
 
 
-def prometheus_findings(config: Config) -> Iterator[Finding]:
+def prometheus_findings(config: Config) -> Iterator[FindingRow]:
     """Yield what the campaign's Prometheus has of the last minute, if it names one."""
     prometheus, check = config.campaign.prometheus, "prometheus"
     if prometheus is None:
@@ -473,7 +473,7 @@ def prometheus_findings(config: Config) -> Iterator[Finding]:
 
 def _module_finding(
     arm: str, names: Sequence[str], environment: Path, plugins: Path | None
-) -> Finding:
+) -> FindingRow:
     check = f"modules of {arm}"
     try:
         missing = missing_modules(environment, names, plugins)

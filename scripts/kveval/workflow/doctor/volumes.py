@@ -6,7 +6,7 @@ from typing import Any
 from kveval.campaign.sizing import GIB
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import Claim, claims, quantity
-from kveval.host.findings import Finding, error, ok, warning
+from kveval.host.findings import FindingRow, error, ok, warning
 from kveval.workflow.doctor.documents import CampaignDocuments
 
 _DEFAULT = (
@@ -38,7 +38,7 @@ _SHOW = "`kubectl get storageclass` shows what there is"
 
 def volumes(
     plan: CampaignDocuments, classes: Answer, there: Mapping[str, Answer]
-) -> list[Finding]:
+) -> list[FindingRow]:
     """Return the findings on claims, their classes and the model cache; `there`: existing claims by name."""
     by_name = (
         {entry["metadata"]["name"]: entry for entry in classes.body.get("items", [])}
@@ -54,7 +54,7 @@ def volumes(
 
 def _existing(
     plan: CampaignDocuments, classes: Classes, there: Mapping[str, Answer]
-) -> Iterator[Finding]:
+) -> Iterator[FindingRow]:
     cache = plan.site.model_cache
     full = any(not cell.specification.miniature for cell in plan.cells)
     if cache is None:
@@ -82,7 +82,7 @@ def _existing(
 
 def _state(
     check: str, name: str, claim: Mapping[str, Any], classes: Classes
-) -> Finding:
+) -> FindingRow:
     phase = claim.get("status", {}).get("phase", "unknown")
     modes = claim.get("spec", {}).get("accessModes", [])
     size = quantity(claim.get("status", {}).get("capacity", {}).get("storage")) / GIB
@@ -108,7 +108,7 @@ def _asked(
     classes: Answer,
     by_name: Classes,
     there: Mapping[str, Answer],
-) -> Iterator[Finding]:
+) -> Iterator[FindingRow]:
     asked = claims(plan.documents)
     yield from (
         _made(claim, there[claim.name].body, by_name)
@@ -130,7 +130,7 @@ def _asked(
         )
 
 
-def _made(claim: Claim, made: Mapping[str, Any], classes: Classes) -> Finding:
+def _made(claim: Claim, made: Mapping[str, Any], classes: Classes) -> FindingRow:
     """Judge a claim that an earlier run has made."""
     name, modes = (
         f"claim {claim.namespace}/{claim.name}",
@@ -143,7 +143,7 @@ def _made(claim: Claim, made: Mapping[str, Any], classes: Classes) -> Finding:
     return _state("storage", name, made, classes)
 
 
-def _one_node(plan: CampaignDocuments) -> Iterator[Finding]:
+def _one_node(plan: CampaignDocuments) -> Iterator[FindingRow]:
     """Warn if several servers share a volume that is on one node, because all of them then run there."""
     cache, replicas = (
         plan.site.model_cache,
@@ -173,7 +173,7 @@ def _is_default(annotations: Mapping[str, str]) -> bool:
     return any(annotations.get(key) == "true" for key in _DEFAULT)
 
 
-def _of_class(claim: Claim, classes: Classes) -> Finding:
+def _of_class(claim: Claim, classes: Classes) -> FindingRow:
     wanted = claim.storage_class
     if wanted is None:
         defaults = _defaults(classes)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import memory_text
-from kveval.configuration.warnings import sentence
+from kveval.configuration.sentences import sentence
 from kveval.engines.preflight import memory_bytes
 from kveval.host.findings import aligned, pluralize
 from kveval.report.data.run_facts import WEIGHTS

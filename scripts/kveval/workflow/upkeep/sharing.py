@@ -20,8 +20,8 @@ def share_run(pointer: Path, shared: Path, description: Path, raw: Path) -> None
     try:
         key = key_of(json.loads((place / RUN).read_text()))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        message = f"{place / RUN}: not a run's description ({error!r})"
-        raise StoreError(message, "wrong", place / RUN, "no_description") from error
+        problem = f"not a run's description ({error!r})"
+        raise StoreError(place / RUN, problem, "wrong", "no_description") from error
     verify(place, key)
     shutil.copytree(place / "raw", raw, dirs_exist_ok=True)
     shutil.copyfile(place / RUN, description)

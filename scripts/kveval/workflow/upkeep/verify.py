@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kveval.host import findings
 from kveval.host.files import clock_s, last_change_s, sha256_file
-from kveval.host.findings import Finding
+from kveval.host.findings import FindingRow
 from kveval.stacks.registry import wrong_answers
 from kveval.store.derived import damage_in, derived_files, remove_derived
 from kveval.store.entries import (
@@ -37,7 +37,7 @@ REPORT = "snakemake --cores 4 report"
 class Checked:
     """The findings, what was done, and which runs the next start of the workflow measures again."""
 
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[FindingRow] = field(default_factory=list)
     again: list[str] = field(default_factory=list)
 
     @property

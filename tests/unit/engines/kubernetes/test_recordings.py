@@ -21,7 +21,7 @@ from tests.support.fake_cluster import (
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import engine, recorder, recordings
 from kveval.engines.kubernetes import recorder_scripts as scripts
-from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.errors import NO_ANSWER, ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.transport import Query, Reply
 from kveval.pcp.installation import ONCE_METRICS, RecordingError
@@ -262,7 +262,7 @@ def test_an_outage_that_ends_a_run_and_its_removal_is_told_once(tmp_path: Path) 
 
     outage = "cluster https://10.0.0.1: no usable answer for 300 s"
     with pytest.raises(RecordingError) as error, failing_session(answer, tmp_path):
-        raise RecordingError(outage)
+        raise RecordingError(outage) from ClusterError(outage, code=NO_ANSWER)
     said = str(error.value)
     assert said.startswith(
         f"{outage}; not all of this run was removed. Kubernetes removes the rest"

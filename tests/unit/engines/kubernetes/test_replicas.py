@@ -17,7 +17,7 @@ from tests.support.known_crash import KNOWN, LOG, NAME
 
 from kveval.campaign.site import Cluster
 from kveval.configuration.loading import load_config
-from kveval.engines.kubernetes.api.pod_logs import Follower, keep_evidence
+from kveval.engines.kubernetes.api.pod_logs import Follower
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.deployment import ClusterDeployer
 from kveval.engines.kubernetes.pods import fetch_from_pod
@@ -248,9 +248,8 @@ def test_a_container_that_does_not_start_is_quoted_from_its_own_log(
 
 def test_evidence_of_two_failures_is_told_apart(tmp_path: Path) -> None:
     for reason in ("one", "other"):
-        assert keep_evidence(RuntimeError(f"{reason}\n| events"), tmp_path).startswith(
-            f"{reason}; see "
-        )
+        error = RolloutError(reason, "Failed", "pod-0", evidence="\n| events")
+        assert error.keep_evidence(tmp_path).startswith(f"{reason}; see ")
     kept = (tmp_path / "cluster.log").read_text()
     assert re.fullmatch(
         r"--- 20\S+Z\none\n\| events\n--- 20\S+Z\nother\n\| events\n", kept

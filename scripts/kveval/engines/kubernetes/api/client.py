@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from kveval.engines.kubernetes.api.errors import (
     AWAY,
     NO_ANSWER,
-    NO_ANSWER_WORDS,
     ClusterError,
     NodeNotReady,
     Refused,
@@ -145,7 +144,7 @@ class Api:
                     raise
                 lasted_s = now - begin
                 if lasted_s >= self._outage_s:
-                    message = f"cluster {self.server}: {NO_ANSWER_WORDS} for {lasted_s:.0f} s; last: {error}; "
+                    message = f"cluster {self.server}: no usable answer for {lasted_s:.0f} s; last: {error}; "
                     message += "is the API server up, and is this the right kubeconfig and context?"
                     facts = {"server": self.server, "lasted_s": lasted_s}
                     raise ClusterError(

@@ -7,8 +7,8 @@ from kveval.host.errors import Failure
 AWAY = (500, 502, 503, 504)
 """HTTP statuses if the API server is unavailable, or a node or pod that it forwards a request to."""
 
-NO_ANSWER, NO_ANSWER_WORDS = "no_usable_answer", "no usable answer"
-"""Code of a ClusterError if the API server was away for too long, and what its message says then."""
+NO_ANSWER = "no_usable_answer"
+"""Code of a ClusterError if the API server was away for too long."""
 
 
 class ClusterError(Failure):

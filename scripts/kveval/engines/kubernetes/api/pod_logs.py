@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -114,20 +113,6 @@ class Follower:
             "Succeeded",
             "Failed",
         )
-
-
-def keep_evidence(error: Exception, folder: Path, words: str = "") -> str:
-    """Return an error's first line, then `words` of the program's log, and the file in `folder` with the whole error.
-
-    Its other lines are events and the last lines of logs; each error there begins with its time.
-    """
-    first, _, rest = str(error).partition("\n")
-    if not rest:
-        return f"{first}{words}"
-    log = folder / "cluster.log"
-    with log.open("a") as file:
-        file.write(f"--- {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n{error}\n")
-    return f"{first}{words}; see {log}"
 
 
 def keep_logs(api: Api, pod: Document, folder: Path) -> None:

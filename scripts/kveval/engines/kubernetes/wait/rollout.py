@@ -4,6 +4,8 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from kveval.engines.kubernetes.api.client import Api, event_time
@@ -51,15 +53,32 @@ _DAEMON_GENERATION, _POD_GENERATION = (
 
 
 class RolloutError(ClusterError):
-    """An object will not run, or not in time. `cause` is the cluster's word for it, also in the message's first line.
+    """An object will not run, or not in time. `cause` is the cluster's word for it, also in the summary.
 
-    Fact `previous`: the container has been restarted, and its log from before that has the cause.
+    `summary`: the message in one line; `evidence`: its further lines, see `_evidence`. Fact `previous`: the container
+    has been restarted, and its log from before that has the cause.
     """
 
-    def __init__(self, message: str, cause: str, pod: str, **facts: Any) -> None:
-        super().__init__(message, reason=cause, **facts)
+    def __init__(
+        self, summary: str, cause: str, pod: str, *, evidence: str = "", **facts: Any
+    ) -> None:
+        super().__init__(f"{summary}{evidence}", reason=cause, **facts)
+        self.summary = summary
+        self.evidence = evidence
         self.cause = cause
         self.pod = pod
+
+    def keep_evidence(self, folder: Path, words: str = "") -> str:
+        """Return the summary, then `words` of the program's log, and the file in `folder` with the whole error.
+
+        Each error there begins with its time.
+        """
+        if not self.evidence:
+            return f"{self.summary}{words}"
+        log = folder / "cluster.log"
+        with log.open("a") as file:
+            file.write(f"--- {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n{self}\n")
+        return f"{self.summary}{words}; see {log}"
 
 
 @dataclass
@@ -132,7 +151,7 @@ class WaitTarget:
         self, trouble: Trouble, pod: Document | None = None, **facts: Any
     ) -> RolloutError:
         """Return the error for a trouble, with the last events and the last lines of the container's log."""
-        quoted = _evidence(
+        evidence = _evidence(
             self.api, self.seen, pod, trouble.container, trouble.previous
         )
         facts |= (
@@ -142,14 +161,13 @@ class WaitTarget:
         )
         facts |= {"previous": True} if trouble.previous else {}
         name = trouble.pod or (pod["metadata"]["name"] if pod else "")
-        message = (
+        summary = (
             f"{self.label}: {trouble.line()}"
             if trouble.fix
             else f"{self.label} {trouble.text}"
         )
-        return RolloutError(
-            f"{message}{quoted}", trouble.cause, name, object=self.label, **facts
-        )
+        facts |= {"object": self.label}
+        return RolloutError(summary, trouble.cause, name, evidence=evidence, **facts)
 
     def require_creatable(self, since: str | None, message: str = "") -> None:
         """Raise RolloutError if, some time after `since`, the controller reports that it cannot create pods.
