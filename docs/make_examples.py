@@ -25,6 +25,7 @@ from kveval.campaign.inheritance import campaign_values  # noqa: E402
 
 EXAMPLES = REPOSITORY / "docs" / "examples"
 PICTURE, ORIGIN = "first-screen.png", "made-by.json"
+REPORTS = ("REPORT.md", "report.json", "report.html")
 MOST_BYTES = 1_500_000
 WIDTH, HEIGHT, PIXEL_RATIO = 1040, 1000, 1.5
 HEAD = """# Examples: reports of campaigns that were measured
@@ -32,8 +33,8 @@ HEAD = """# Examples: reports of campaigns that were measured
 Made by `python docs/make_examples.py RESULTS_FOLDER`, which copies a finished campaign's report and writes this page.
 A test fails where a campaign's file has changed since.
 
-| report | numbers for programs | measured by | workflow |
-|---|---|---|---|
+| report | as a page (download it) | numbers for programs | measured by | workflow |
+|---|---|---|---|---|
 """
 
 
@@ -42,11 +43,7 @@ def make(results: Path, examples: Path = EXAMPLES) -> Path:
 
     Raises ValueError with one line where there is no finished report, or where it is not of a campaign in config/.
     """
-    missing = [
-        name
-        for name in ("REPORT.md", "report.json", "report.html")
-        if not (results / name).is_file()
-    ]
+    missing = [name for name in REPORTS if not (results / name).is_file()]
     if missing:
         raise ValueError(
             f"{results} has no {missing[0]}: name the folder of a finished campaign's results"
@@ -54,7 +51,7 @@ def make(results: Path, examples: Path = EXAMPLES) -> Path:
     report = json.loads((results / "report.json").read_text(encoding="utf-8"))
     campaign = campaign_file(report["campaign"]["name"])
     folder = examples / report["campaign"]["name"]
-    copies = {results / name for name in ("REPORT.md", "report.json")}
+    copies = {results / name for name in REPORTS}
     copies |= {*results.glob("appendix/*.md"), *results.glob("figures/*/*.png")}
     if (size := sum(file.stat().st_size for file in copies)) > MOST_BYTES:
         raise ValueError(
@@ -110,7 +107,8 @@ def page(examples: Path) -> str:
     for file in sorted(examples.glob(f"*/{ORIGIN}")):
         name, origin = file.parent.name, json.loads(file.read_text(encoding="utf-8"))
         links = (
-            f"[{origin['title']}]({name}/REPORT.md) | [report.json]({name}/report.json)"
+            f"[{origin['title']}]({name}/REPORT.md) | [report.html]({name}/report.html)"
+            f" | [report.json]({name}/report.json)"
         )
         rows.append(f"| {links} | `{origin['command']}` | {origin['kveval']} |\n")
     return HEAD + "".join(rows)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 from tests.support.cluster_chain import cluster
 from tests.support.fault_chain import Chain, stand_in_environment
-from tests.support.parallel import Together, command_alone, in_turn
+from tests.support.parallel import Together, command_alone, give_way, in_turn
 from tests.support.testbed import cluster_api, namespace
 from xdist.remote import Producer
 
@@ -39,6 +39,10 @@ _DETECTION = "seconds_to_detection"
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=in_turn)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    give_way(item)
 
 
 def pytest_collection_finish() -> None:

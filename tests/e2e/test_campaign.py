@@ -60,13 +60,19 @@ def tree(tmp_path_factory) -> Tree:
     for seconds in SECONDS:
         campaign["workloads"]["smoke"]["seconds"] = seconds
         made.configure(campaign)
-        code, output = made.run("report", limit_s=1800)
-        assert code == 0, output[-6000:]
+        # The other arm and the report only once levels are long enough.
+        run(made, f"{RESULTS}/{CELL}/run-1/measurement.json")
         if served(made.run_json(CELL)) >= REQUESTS:
+            run(made, "report")
             return made
     raise AssertionError(
         f"{served(made.run_json(CELL)):.0f} requests in {SECONDS[-1]} s: this machine is too busy"
     )
+
+
+def run(tree: Tree, target: str) -> None:
+    code, output = tree.run(target, limit_s=1800)
+    assert code == 0, output[-6000:]
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,21 @@
 """Tests in several processes at once (pytest-xdist): what stays together in one of them, and what comes first."""
 
+import functools
+import os
 import shlex
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 REAL = "tests/e2e"
+STAND_IN_CLUSTER = "tests/cluster/test_kubernetes_"
 REPORT = "tests/unit/report"
-_TURNS = (REAL, "tests/cluster", "tests/workflow", "tests/unit")
+# Both chains come first. What is short comes last, and fills the processes to the end.
+_TURNS = (
+    *(REAL, STAND_IN_CLUSTER, "tests/cluster"),
+    *("tests/workflow", "tests/gates", REPORT, "tests/unit"),
+)
+_NICE = 5
 
 
 class Together(LoadScopeScheduling):
@@ -23,8 +31,8 @@ class Together(LoadScopeScheduling):
             return REAL
         if path.startswith(REPORT) and not path.endswith("test_figures.py"):
             return REPORT
-        if path.startswith("tests/cluster/test_kubernetes_"):
-            return "the stand-in cluster"  # there is one in a process, whose objects these tests count
+        if path.startswith(STAND_IN_CLUSTER):
+            return STAND_IN_CLUSTER  # there is one in a process, whose objects these tests count
         return (
             nodeid
             if path.startswith("tests/workflow") and path.endswith("_faults.py")
@@ -38,6 +46,20 @@ def in_turn(item: pytest.Item) -> int:
         (turn for turn, folder in enumerate(_TURNS) if item.nodeid.startswith(folder)),
         len(_TURNS),
     )
+
+
+def give_way(item: pytest.Item) -> None:
+    """Let tests of real servers have the processors first, where tests run in several processes.
+
+    They are one long chain, which decides when the last test ends; the other processes wait for it otherwise.
+    """
+    if "PYTEST_XDIST_WORKER" in os.environ and not item.nodeid.startswith(REAL):
+        _lower_priority()
+
+
+@functools.cache
+def _lower_priority() -> None:
+    os.nice(_NICE)
 
 
 def command_alone(nodeid: str) -> str:

@@ -48,10 +48,9 @@ def test_the_list_of_examples_and_the_picture_are_there() -> None:
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """A folder of results: an example's, with a page for the browser."""
+    """A folder of results: an example's."""
     folder = tmp_path / "results"
     shutil.copytree(MADE[0].parent, folder)
-    (folder / "report.html").write_text("<title>A report</title>")
     return folder
 
 
@@ -60,6 +59,7 @@ def test_a_report_is_copied_with_what_made_it(results: Path, tmp_path: Path) -> 
     assert (made / "report.json").read_bytes() == (results / "report.json").read_bytes()
     assert {file.name for file in made.iterdir()} == {
         "REPORT.md",
+        "report.html",
         "report.json",
         "made-by.json",
         "appendix",

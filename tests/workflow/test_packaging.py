@@ -76,9 +76,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the package and its dependencies; its folder of programs."""
     folder = tmp_path_factory.mktemp("environment")
-    made = run(sys.executable, "-m", "venv", folder)
+    made = run(sys.executable, "-m", "venv", "--without-pip", folder)
     assert made.returncode == 0, made.stderr
-    installed = pip(folder / "bin" / "python", "install", wheel)
+    # Each program compiles what it imports, a small part of what is installed.
+    words = ("--python", folder / "bin" / "python", "install", "--no-compile")
+    installed = pip(sys.executable, *words, wheel)
     assert installed.returncode == 0, installed.stderr
     return folder / "bin"
 

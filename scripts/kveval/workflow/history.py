@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,14 +24,20 @@ from kveval.store.run_file import collected_runs
 _TABLES = ("complete_metrics", "comparison", "peak_throughput_all")
 
 
-def update_history(analysis: Path, campaign: str, folders: Sequence[Path]) -> str:
-    """Add a campaign's tables, if all exist, to the first of the folders; return a line that says what was done."""
+def update_history(
+    analysis: Path, campaign: str, folders: Sequence[Path], words: Sequence[str]
+) -> str:
+    """Add a campaign's tables, if all exist, to the first of the folders; return a line that says what was done.
+
+    `words`: those that name the campaign in a command line of snakemake.
+    """
     tables = [analysis / f"{name}.csv" for name in _TABLES]
     runs = analysis / "runs.jsonl.zst"
     lacking = [path for path in (*tables, runs) if not path.exists()]
     folders[0].mkdir(parents=True, exist_ok=True)
     if lacking:
-        return f"Nothing of {campaign} is added: {lacking[0]} is missing; `snakemake --cores 4 report` makes it."
+        command = f"snakemake --cores 4 {shlex.join(['report', *words])}"
+        return f"Nothing of {campaign} is added: {lacking[0]} is missing; `{command}` makes it."
     complete, comparison, peaks = map(read_table, tables)
     rows = history_rows(complete, comparison, peaks, collected_runs(runs), campaign)
     added = add_to_history(folders[0], rows)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -230,6 +231,26 @@ def test_a_rename_that_a_file_server_answers_twice_is_one(
 
     monkeypatch.setattr(Path, "rename", repeated)
     assert store.commit(scratch, KEY).name == "run-2"
+
+
+@pytest.mark.parametrize("another", [False, True])
+def test_a_run_that_is_lost_on_its_way_is_not_taken_for_another_one(
+    another: bool, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch = finished(store, payload=b"mine")
+    rename = Path.rename
+
+    def lost(self: Path, target: Path) -> Path:
+        monkeypatch.setattr(Path, "rename", rename)
+        shutil.rmtree(self)
+        if another:
+            other = Store(store.root)
+            other.commit(finished_elsewhere(other, payload=b"other"), KEY)
+        raise FileNotFoundError(2, "No such file or directory", str(self))
+
+    monkeypatch.setattr(Path, "rename", lost)
+    with pytest.raises(StoreError, match="gone before it was in place"):
+        store.commit(scratch, KEY)
 
 
 def test_an_id_whose_folder_is_deleted_meanwhile_gets_another(

@@ -401,7 +401,8 @@ def test_an_empty_store_is_sound_and_nothing_is_pruned(folder: Path) -> None:
 def test_a_history_without_results_says_what_makes_them(folder: Path) -> None:
     done = kveval("history", SMOKE, "--folder", "kept", "--program", "lmcache")
     assert done.exit_code == 0
-    assert "`snakemake --cores 4 report` makes it" in done.stdout
+    command = f"snakemake --cores 4 report --configfile {SMOKE}"
+    assert f"`{command}` makes it" in done.stdout
     assert (folder / "kept").is_dir()
 
 

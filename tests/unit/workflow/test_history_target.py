@@ -33,7 +33,7 @@ def test_without_changes_the_table_has_its_columns(tmp_path: Path) -> None:
 
 
 def test_a_campaign_that_is_not_measured_adds_nothing(tmp_path: Path) -> None:
-    said = update_history(tmp_path / "analysis", "smoke", [tmp_path / "history"])
+    said = update_history(tmp_path / "analysis", "smoke", [tmp_path / "history"], [])
     assert "complete_metrics.csv" in said
     assert len(read_history([tmp_path / "history"])) == 0
     assert len(list(show_history([tmp_path / "history"], None, tmp_path / "out"))) == 2

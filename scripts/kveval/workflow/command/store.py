@@ -66,7 +66,8 @@ def add_to_history(
     """Add the campaign's results to the first of the folders, and print the changes from build to build."""
     with Output.to(context.logs / "history.log", as_json=as_json) as output:
         name = context.config.campaign.name
-        lines = [update_history(context.results / "analysis", name, folders)]
+        analysis, words = context.results / "analysis", context.snakemake_words
+        lines = [update_history(analysis, name, folders, words)]
         output.line(lines[0])
         for line in show_history(folders, program, context.logs / "history"):
             lines.append(line)
