@@ -119,10 +119,10 @@ def _document(made: MadeTrace, workload: dict[str, Any]) -> dict[str, Any]:
     document = asdict(made)
     if made.log is not None:
         document["log"]["findings"] = {
-            "entries": made.log.findings.entries,
-            "fields": made.log.findings.fields,
-            "clock": made.log.findings.clock,
-            "units": sorted(made.log.findings.units),
+            "entries": made.log.facts.entries,
+            "fields": made.log.facts.fields,
+            "clock": made.log.facts.clock,
+            "units": sorted(made.log.facts.units),
         }
     return {
         **document,
@@ -184,10 +184,10 @@ def _lines(made: MadeTrace) -> Iterator[tuple[str, str]]:
 
 def _fields(log: LogSummary) -> str:
     texts = []
-    for kind, names in log.findings.fields.items():
+    for kind, names in log.facts.fields.items():
         text = f"{kind} from {' or '.join(names[:3])}"
         if kind == "time":
-            text += f" ({', '.join(sorted(log.findings.units))}, {log.findings.clock})"
+            text += f" ({', '.join(sorted(log.facts.units))}, {log.facts.clock})"
         texts.append(text)
     return "; ".join(texts)
 
@@ -262,8 +262,8 @@ def _assumptions(log: LogSummary, hash_tokens: int) -> Iterator[str]:
 
 
 def _notes_on_times(log: LogSummary) -> Iterator[str]:
-    if log.findings.clock == "without a zone":
+    if log.facts.clock == "without a zone":
         yield "The times name no zone; they are taken as UTC, which only matters where clocks were set meanwhile."
-    if log.findings.clock == "relative":
-        unit = " or ".join(sorted(log.findings.units))
+    if log.facts.clock == "relative":
+        unit = " or ".join(sorted(log.facts.units))
         yield f"The times are numbers from a start of the log's own, taken as {unit}; --time-unit says otherwise."
