@@ -118,12 +118,15 @@ def workload_yaml(name: str, workload: dict[str, Any]) -> str:
 def _document(made: MadeTrace, workload: dict[str, Any]) -> dict[str, Any]:
     document = asdict(made)
     if made.log is not None:
-        document["log"]["findings"] = {
-            "entries": made.log.facts.entries,
-            "fields": made.log.facts.fields,
-            "clock": made.log.facts.clock,
-            "units": sorted(made.log.facts.units),
+        facts = made.log.facts
+        findings = {
+            "entries": facts.entries,
+            "fields": facts.fields,
+            "clock": facts.clock,
+            "units": sorted(facts.units),
         }
+        del document["log"]["facts"]
+        document["log"] = {"findings": findings, **document["log"]}
     return {
         **document,
         "source": str(made.source),
