@@ -27,7 +27,7 @@ EXAMPLES = REPOSITORY / "docs" / "examples"
 PICTURE, ORIGIN = "first-screen.png", "made-by.json"
 REPORTS = ("REPORT.md", "report.json", "report.html")
 MOST_BYTES = 1_500_000
-WIDTH, HEIGHT, PIXEL_RATIO = 1040, 1000, 1.5
+WIDTH, HEIGHT, PIXEL_RATIO = 1400, 900, 1.25
 HEAD = """# Examples: reports of campaigns that were measured
 
 Made by `python docs/make_examples.py RESULTS_FOLDER`, which copies a finished campaign's report and writes this page.
@@ -98,7 +98,14 @@ def command(campaign: Path) -> str:
     """The command that measures a campaign and writes its report."""
     if campaign.name == "config.yaml":
         return "bash scripts/run.sh"
-    return f"bash scripts/run.sh report --configfile {campaign.relative_to(REPOSITORY)}"
+    arguments = f"report --configfile {campaign.relative_to(REPOSITORY)}"
+    # run.sh would set up a server for CPUs.
+    for_gpus = campaign_values(campaign)["server"]["build"] == "vllm"
+    return (
+        f"snakemake --cores 4 {arguments}"
+        if for_gpus
+        else f"bash scripts/run.sh {arguments}"
+    )
 
 
 def page(examples: Path) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kveval.analysis.peaks import read_table
 from kveval.campaign.cell import Cell
+from kveval.host.shipped import library_commit
 from kveval.report.data.reading import read_measured, read_metrics, read_report_plan
 from kveval.report.figures.names import drawn_figures
 from kveval.report.files import COMMAND_VARIABLE, PAGE
@@ -32,6 +33,7 @@ if __name__ == "__main__":
     figures, lacking = drawn_figures(map(Path, inputs.figures))
     command = os.environ.get(COMMAND_VARIABLE, "")
     settings = {**params.plan, "command": command, "measures": params.measures}
+    settings["workflow_commit"] = library_commit()
     plan = read_report_plan(settings, read_metrics(Path(params.metrics)))
     root = write_report(plan, measured, figures, output, lacking)
     write_page(plan, measured, root, figures, output.with_name(PAGE))

@@ -11,6 +11,8 @@ import pytest
 from tests.gates.forks import SAME_NUMBERS
 from tests.support.paths import REPOSITORY, SCRIPTS
 
+from kveval.host.shipped import COMMIT_VARIABLE
+
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -52,6 +54,7 @@ def _run(module: str, *arguments: Path) -> None:
         "HOME": str(own),
         "KVEVAL_HOST_LOCK": str(own / "lock"),
         "KUBECONFIG": "/nonexistent/kubeconfig",
+        COMMIT_VARIABLE: "0" * 40,
         # Its list of fonts takes long to make.
         "MPLCONFIGDIR": str(Path.home() / ".cache" / "matplotlib"),
     }

@@ -112,8 +112,8 @@ def _report(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     yield markdown_table(pair_table(plan, measured))
     for model in plan.models_by_size:
         yield markdown_table(arms_table(plan, measured, model))
-        yield markdown_table(comparison_table(measured, model, THROUGHPUT))
-    comparisons = [row.model_dump() for row in comparison_results(measured)]
+        yield markdown_table(comparison_table(plan, measured, model))
+    comparisons = [row.model_dump() for row in comparison_results(plan, measured)]
     yield json.dumps(comparisons, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -25,7 +25,7 @@ from kveval.analysis.statistics.findings import CODES, INPUTS, SEVERITIES
 from kveval.analysis.verdict_tables import CHECKS, RULES
 from kveval.analysis.waterfall import LEAKS, SOURCES
 from kveval.configuration.loading import load_config
-from kveval.report.vocabulary import VERDICTS, WARNINGS
+from kveval.report.data.vocabulary import VERDICTS, WARNINGS
 from kveval.workflow.command.kv_sizes import HEADINGS, kv_sizes
 
 # Keys of which one stands in place of those that are required.

@@ -23,6 +23,7 @@ from kveval.report import next_steps, parts
 from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.data.vocabulary import NO_RELEVANT_DIFFERENCE
 from kveval.report.parts import body
 from kveval.report.parts.body import missing_runs
 from kveval.report.sections import Picture, Section
@@ -30,7 +31,6 @@ from kveval.report.tables.caches import tier_text
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
 from kveval.report.tables.not_assessed import gap_table, gaps_of
 from kveval.report.tiles import validity_sentence
-from kveval.report.vocabulary import NO_RELEVANT_DIFFERENCE
 
 
 def judge_report(

@@ -130,7 +130,7 @@ class Dropped:
 
 
 @dataclass
-class Findings:
+class LogFacts:
     """Facts about a log that become known while it is read.
 
     `fields`: what each kind of value was read from; `dropped`: by reason; `clock`: what the times are; `units`: keys of
@@ -156,7 +156,7 @@ class _Unusable(Exception):
 
 
 class RequestLog:
-    """The requests of a log, read as they are needed; `findings` is complete when all are read."""
+    """The requests of a log, read as they are needed; `facts` is complete when all are read."""
 
     def __init__(
         self, path: Path, fields: Mapping[str, str], time_unit: str = ""
@@ -166,19 +166,19 @@ class RequestLog:
         `fields`: names of fields that are not to be recognised by themselves, by what they hold: `{"time": "at"}`;
         `time_unit`: a key of UNITS, of times that are numbers. Raises TraceError where a needed field is not there.
         """
-        self.path, self.findings = path, Findings()
+        self.path, self.facts = path, LogFacts()
         single = _single(entries(path))
         first = list(islice(single, _LOOKED_AT))
         self._entries: Iterator[Entry] = chain(first, single)
         self._paths = _paths(first, fields)
         for kind, paths in self._paths.items():
             if paths:
-                self.findings.fields[kind] = _names(paths)
+                self.facts.fields[kind] = _names(paths)
         self._unit = time_unit
         self._require_fields(first, fields)
         self._other_clock: tuple[int, Clock, str] | None = None
         self._other_clocks = 0
-        self.findings.clock = self._usual_clock(first)
+        self.facts.clock = self._usual_clock(first)
 
     @property
     def has_text(self) -> bool:
@@ -193,12 +193,12 @@ class RequestLog:
     def __iter__(self) -> Iterator[LoggedRequest]:
         """Yield the requests in the order of the file. Raises TraceError for a damaged file and for mixed clocks."""
         for entry in self._entries:
-            self.findings.entries += 1
+            self.facts.entries += 1
             try:
                 yield self._request(entry)
             except _Unusable as unusable:
-                self.findings.drop(entry.line, str(unusable))
-        if self._other_clocks > _OTHER_CLOCKS * self.findings.entries:
+                self.facts.drop(entry.line, str(unusable))
+        if self._other_clocks > _OTHER_CLOCKS * self.facts.entries:
             self._refuse_clocks()
 
     def _request(self, entry: Entry) -> LoggedRequest:
@@ -247,11 +247,11 @@ class RequestLog:
         if moment is None:
             raise _Unusable("a time that is neither ISO 8601 nor a number")
         seconds, clock, unit = moment
-        if clock != self.findings.clock:
+        if clock != self.facts.clock:
             self._other_clock = self._other_clock or (line, clock, str(value))
             self._other_clocks += 1
             raise _Unusable(f"a time that is {clock}, unlike most")
-        self.findings.units.add(unit)
+        self.facts.units.add(unit)
         return seconds
 
     def _moment(self, values: Mapping[str, Any]) -> tuple[float, Clock, str] | None:
@@ -268,7 +268,7 @@ class RequestLog:
         assert self._other_clock is not None
         line, clock, value = self._other_clock
         message = (
-            f"{self.path} line {line}: the time {value!r} is {clock}, other times are {self.findings.clock}; a trace has one"
+            f"{self.path} line {line}: the time {value!r} is {clock}, other times are {self.facts.clock}; a trace has one"
             " clock: name the field with --field time=NAME, or the unit with --time-unit"
         )
         raise TraceError(message, code="mixed_times", path=self.path, line=line)

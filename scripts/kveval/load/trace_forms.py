@@ -104,13 +104,13 @@ def bailian(entries: _Entries, hash_tokens: int) -> Iterator[TraceRow]:
 def with_text(log: RequestLog, hash_tokens: int) -> list[TraceRow]:
     """Return the requests of a log whose prompts are text, in order of time whatever their order in the log.
 
-    Requests without text, and those with the id of an earlier one, are dropped, which the log's findings say.
+    Requests without text, and those with the id of an earlier one, are dropped, which the log's facts say.
     """
     numbers = _numbering()
     collected = []
     for request in log:
         if request.text is None:
-            log.findings.drop(request.line, "no text of the prompt")
+            log.facts.drop(request.line, "no text of the prompt")
             continue
         keys = _keys_of_text(request.text, request.prompt, hash_tokens)
         row = _row(
@@ -123,7 +123,7 @@ def with_text(log: RequestLog, hash_tokens: int) -> list[TraceRow]:
     kept, ids = [], set()
     for _, row, request in collected:
         if request.request is not None and request.request in ids:
-            log.findings.drop(request.line, "the id of an earlier request")
+            log.facts.drop(request.line, "the id of an earlier request")
             continue
         ids.add(request.request)
         kept.append(row)

@@ -19,7 +19,7 @@ from kveval.host.files import replacing
 from kveval.load import conversations, trace_file, trace_forms
 from kveval.load.conversations import Conversations, RequestArrays, Sharing
 from kveval.load.log_file import DAMAGED, Entry, TraceError, entries, opened
-from kveval.load.request_log import Dropped, Findings, RequestLog
+from kveval.load.request_log import Dropped, LogFacts, RequestLog
 from kveval.load.trace_file import BLOCK_SIZES, TraceRow, fitting_block_sizes, problems
 
 LOG, MOONCAKE = "log", "mooncake"
@@ -88,7 +88,7 @@ class LogSummary:
     `sessions`: None without a field for them; `conversations`: None where text says what prompts share.
     """
 
-    findings: Findings
+    facts: LogFacts
     sharing: Sharing
     prefix_tokens: int
     sessions: int | None = None
@@ -128,7 +128,7 @@ class MadeTrace:
     @property
     def dropped(self) -> Sequence[Dropped]:
         """Lines of a log that became no request, by reason."""
-        return () if self.log is None else tuple(self.log.findings.dropped.values())
+        return () if self.log is None else tuple(self.log.facts.dropped.values())
 
     @property
     def hit_share(self) -> float:
@@ -166,7 +166,7 @@ def _make_of_log(source: Path, output: Path, options: TraceOptions) -> MadeTrace
     log = RequestLog(source, options.fields, options.time_unit)
     sharing = options.sharing or (Sharing.TEXT if log.has_text else Sharing.HISTORY)
     size = options.hash_tokens or BLOCK_TOKENS[LOG]
-    summary = LogSummary(log.findings, sharing, options.prefix_tokens)
+    summary = LogSummary(log.facts, sharing, options.prefix_tokens)
     if sharing is Sharing.TEXT:
         if not log.has_text:
             message = f"{source} has no text of prompts; --sharing history goes by the sessions"
@@ -175,7 +175,7 @@ def _make_of_log(source: Path, output: Path, options: TraceOptions) -> MadeTrace
     else:
         requests = RequestArrays.from_log(log)
         for line in requests.repeated:
-            log.findings.drop(line, "the id of an earlier request")
+            log.facts.drop(line, "the id of an earlier request")
         if not options.hash_tokens:
             size = _block_tokens(int(requests.prompts.sum()))
         counts = Conversations()
@@ -185,7 +185,7 @@ def _make_of_log(source: Path, output: Path, options: TraceOptions) -> MadeTrace
             requests, size, sharing, options.prefix_tokens, counts
         )
     totals = _Totals(size)
-    state = _write(_not_empty(map(totals.add, rows), source, log.findings), output)
+    state = _write(_not_empty(map(totals.add, rows), source, log.facts), output)
     return totals.summary(source, output, state, LOG, summary)
 
 
@@ -301,13 +301,13 @@ def _renumbered(rows: Iterable[TraceRow]) -> Iterator[TraceRow]:
 
 
 def _not_empty(
-    rows: Iterator[TraceRow], source: Path, findings: Findings
+    rows: Iterator[TraceRow], source: Path, facts: LogFacts
 ) -> Iterator[TraceRow]:
     first = next(rows, None)
     if first is None:
         reasons = [
             f"{dropped.reason} ({dropped.count:,}, the first in line {dropped.lines[0]:,})"
-            for dropped in findings.dropped.values()
+            for dropped in facts.dropped.values()
         ]
         why = f": {'; '.join(reasons[:3])}" if reasons else ""
         raise TraceError(f"{source} has no request{why}", code="empty", path=source)

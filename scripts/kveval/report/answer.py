@@ -16,8 +16,8 @@ from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import SET_BY_THE_LOAD
 from kveval.analysis.statistics.findings import read_exclusions
 from kveval.campaign.cell import Cell
-from kveval.report import vocabulary
 from kveval.report.data import numbers as numerals
+from kveval.report.data import vocabulary
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
@@ -28,7 +28,6 @@ from kveval.report.data.campaign import (
 from kveval.report.data.comparisons import (
     baseline_comparisons,
     baseline_label,
-    cost_text,
     effect_text,
     gain_text,
     is_large,
@@ -354,13 +353,16 @@ def _counted(plan: ReportPlan, verdict: str, rows: Sequence[Row]) -> str:
         return _within_margin(plan)
     bounded = [row for row in rows if row["verdict"] == words.IDLE]
     if len(bounded) == len(rows):
-        return cost_text(max(bounded, key=lambda row: float(row["cost_percent"])))
+        return vocabulary.cost_text(
+            max(bounded, key=lambda row: float(row["cost_percent"]))
+        )
     without = (row for row in rows if row["verdict"] not in words.VERDICTS)
     reasons = Counter(filter(None, (text_or_blank(row["reason"]) for row in without)))
     if not reasons:
         return verdict
-    (reason, _), *others = reasons.most_common()
-    return f"{verdict} ({'mostly: ' if others else ''}{reason})"
+    ((reason, count),) = reasons.most_common(1)
+    of_some = f"{count} of these: " if count < len(rows) else ""
+    return f"{verdict} ({of_some}{reason})"
 
 
 def _best_arm(rows: Sequence[Row]) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, parse_runs, rows_of
-from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.one_request import one_request_times
 from kveval.analysis.statistics.findings import ground_codes, read_exclusions
 from kveval.analysis.waterfall import read_leaks
@@ -18,16 +17,19 @@ from kveval.report.answer import CampaignAnswer
 from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
 from kveval.report.data.run_facts import (
     distinct_workloads,
+    machine_descriptions,
     machines,
     tiers_of,
+    versions_by_title,
     versions_by_tool,
 )
+from kveval.report.data.vocabulary import verdict_of
 from kveval.report.figures.names import find_figure
+from kveval.report.result.checks import check_findings
 from kveval.report.result.levels import level_results
 from kveval.report.result.model import (
     Average,
     CampaignResult,
-    CheckFinding,
     Latency,
     Peak,
     Prediction,
@@ -39,11 +41,13 @@ from kveval.report.result.model import (
     ReportedFigure,
     ReportedInterval,
     ReportedLeak,
+    ReportedOrigin,
     ReportedTimes,
 )
 from kveval.report.tables.configuration import method_hash_of
-from kveval.report.tables.not_assessed import gaps_of
+from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
 from kveval.report.tables.reuse import predicted_gains
+from kveval.store.run_file import Run
 
 # A row of a table.
 Row = Mapping[Any, Any]
@@ -65,6 +69,7 @@ def campaign_result(
     return CampaignResult(
         answer=ReportedAnswer.model_validate(answer, from_attributes=True),
         campaign=ReportedCampaign.model_validate(plan, from_attributes=True),
+        origin=_origin(plan, measured.runs),
         engine=measured.runs[0].engine,
         weights=measured.runs[0].weights,
         hardware=[dict(facts) for facts in machines(measured.runs).values()],
@@ -76,7 +81,7 @@ def campaign_result(
             model: measured.common_level(model) for model in plan.models_by_size
         },
         cells=[_cell(plan, measured, cell) for cell in plan.ordered_cells],
-        comparisons=comparison_results(measured),
+        comparisons=comparison_results(plan, measured),
         one_request=[
             _source_times(row)
             for row in one_request_times(measured.runs).to_dict("records")
@@ -93,50 +98,31 @@ def campaign_result(
     )
 
 
-def comparison_results(measured: Measured) -> list[ReportedComparison]:
+def _origin(plan: ReportPlan, runs: Sequence[Run]) -> ReportedOrigin:
+    days = sorted(run.started[:10] for run in runs if run.started)
+    commits = (run.build.get("commit") for run in runs)
+    return ReportedOrigin(
+        measured_on=list(dict.fromkeys((*days[:1], *days[-1:]))),
+        command=plan.command,
+        workflow_commit=plan.workflow_commit,
+        versions=versions_by_title(runs),
+        server_commits=list(dict.fromkeys(filter(None, commits))),
+        machines=machine_descriptions(runs),
+        measurements=list(dict.fromkeys(run.measurement for run in runs)),
+    )
+
+
+def comparison_results(
+    plan: ReportPlan, measured: Measured
+) -> list[ReportedComparison]:
     """Return every comparison: arms with their baselines, then declared pairs of arms."""
-    return [_comparison(row) for row in measured.all_comparisons.to_dict("records")]
+    rows = measured.all_comparisons.to_dict("records")
+    return [_comparison(plan, row) for row in rows]
 
 
 def prediction_results(plan: ReportPlan, measured: Measured) -> list[Prediction]:
     """Return the predicted gain of each cell that was measured at that level, beside the measured one."""
     return [_prediction(*gain) for gain in predicted_gains(plan, measured)]
-
-
-def check_findings(measured: Measured) -> list[CheckFinding]:
-    """Return what checks found: of levels by check and cell, as they come; then of the campaign's tables."""
-    of_levels: dict[tuple[str, str, Cell], list[tuple[int, int, str]]] = {}
-    for row in measured.levels.to_dict("records"):
-        for outcome in outcomes_of(row):
-            key = (outcome.name, outcome.severity, Cell.from_row(row))
-            where = (int(row["run"]), int(row["level"]), outcome.message)
-            of_levels.setdefault(key, []).append(where)
-    findings = [_check_finding(*key, at) for key, at in of_levels.items()]
-    checks = measured.checks
-    of_tables = checks[checks["level"].isna()] if len(checks) else checks
-    for row in of_tables.to_dict("records"):
-        cell = Cell.from_row(row) if isinstance(row["model"], str) else None
-        at = [(0, 0, str(row["message"]))]
-        findings.append(_check_finding(row["check"], row["severity"], cell, at))
-    return findings
-
-
-def _check_finding(
-    check: str, severity: str, cell: Cell | None, at: Sequence[tuple[int, int, str]]
-) -> CheckFinding:
-    """The finding of a check; `at`: run, level and message of each outcome, 0 for one of the campaign's tables."""
-    return CheckFinding.model_validate(
-        {
-            "check": check,
-            "severity": severity,
-            "cell": cell and cell.row,
-            "runs": sorted({run for run, _, _ in at} - {0}),
-            "levels": sorted({level for _, level, _ in at} - {0}),
-            "count": len(at),
-            "message": at[0][2],
-            "messages": len({message for _, _, message in at}),
-        }
-    )
 
 
 def _figures(
@@ -203,7 +189,7 @@ def _latency(peak: pd.Series[Any], name: str) -> Latency:
     return Latency(**{key: peak[f"{name}_ms_{key}"] for key in Latency.model_fields})
 
 
-def _comparison(row: Row) -> ReportedComparison:
+def _comparison(plan: ReportPlan, row: Row) -> ReportedComparison:
     columns = {name: row.get(name) for name in ReportedComparison.model_fields}
     texts = ("bound", "qualifier", "indication")
     against = Cell.from_path(row["baseline"]).row if row["baseline"] else None
@@ -213,6 +199,8 @@ def _comparison(row: Row) -> ReportedComparison:
             "against": against,
             "effect_percent": _effect(row),
             "reason": text_or_blank(row["reason"]),
+            "shown_verdict": verdict_of(row),
+            "next_step": next_step_for(plan, row) if is_open(row) else None,
             "grounds": ground_codes(row),
             "exclusions": [
                 ReportedExclusion(**asdict(run)) for run in read_exclusions(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,11 @@ from kveval.report.data.campaign import (
     abbreviate,
 )
 from kveval.report.data.comparisons import baseline_comparisons
-from kveval.report.tables.not_assessed import TO_BE_ACTIVE, next_step_for
+from kveval.report.tables.not_assessed import (
+    TO_BE_ACTIVE,
+    next_step_for,
+    runs_lacking,
+)
 
 _MOST = 4
 _few = partial(abbreviate, most=2)
@@ -54,19 +58,16 @@ def next_steps(
     name = _namer(plan)
     more = [*_undecided(plan, rows, name)] or [*_more_runs(rows)]
     causes = [*_disturbed(plan, measured), *_missing(plan, measured, name)]
-    steps = [*causes, *_without_verdict(rows, name), *more]
+    steps = [*causes, *_without_verdict(plan, rows, name), *more]
     return tuple([*steps, *_edge(measured, name), *_miniature(measured)][:_MOST])
 
 
 def command_of(plan: ReportPlan, steps: Iterable[NextStep]) -> str:
     """Return the command that takes the first of the steps that one can take by the report's command; "" for none."""
     step = next((step for step in steps if step.repeat or step.first), None)
-    if step is None or step.first or not plan.command or not plan.measures:
+    if step is None or step.first:
         return ""
-    if not step.settings:
-        return plan.command
-    option = "" if " --config " in plan.command else " --config"
-    return f"{plan.command}{option} {step.settings}"
+    return plan.command_with(step.settings)
 
 
 def _namer(plan: ReportPlan) -> Callable[[Cell], str]:
@@ -111,21 +112,30 @@ def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[NextStep]:
 
 
 def _without_verdict(
-    rows: list[dict[Any, Any]], name: Callable[[Cell], str]
+    plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[Cell], str]
 ) -> Iterator[NextStep]:
     """Yield steps that would give verdicts, each with the arms without a verdict, or idle ones, that need it."""
-    steps: dict[tuple[str, str], list[str]] = {}
+    steps: dict[NextStep, list[str]] = {}
     for row in rows:
-        open_ = row["verdict"] not in words.VERDICTS or _failed(row)
-        named = name(Cell.from_row(row))
-        if open_ and not row.get("replicate"):
-            steps.setdefault(("no_verdict", next_step_for(row)), []).append(named)
-        elif row["verdict"] == words.WORSE_IDLE:
-            steps.setdefault(("slower_while_idle", _WHILE_IDLE), []).append(named)
-        elif words.is_of_idle_arm(row) and not row.get("replicate"):
-            steps.setdefault(("idle", TO_BE_ACTIVE), []).append(named)
-    for (code, step), names in steps.items():
-        yield NextStep(code, f"For {_few(names)}: {step}.")
+        if row.get("replicate"):
+            continue
+        if step := _step_to_verdict(plan, row):
+            steps.setdefault(step, []).append(name(Cell.from_row(row)))
+    for step, names in steps.items():
+        yield replace(step, text=f"For {_few(names)}: {step.text}.")
+
+
+def _step_to_verdict(plan: ReportPlan, row: Mapping[Any, Any]) -> NextStep | None:
+    """The step that would give a comparison a verdict, or make an idle arm active; None where neither is needed."""
+    if row["verdict"] not in words.VERDICTS or _failed(row):
+        more = runs_lacking(plan, row)
+        if more is None or row["verdict"] == words.NOT_EXERCISED:
+            return NextStep("no_verdict", next_step_for(plan, row))
+        text = more.in_words(plan)
+        return NextStep("few_runs", text, repeat=True, settings=more.settings(plan))
+    if row["verdict"] == words.WORSE_IDLE:
+        return NextStep("slower_while_idle", _WHILE_IDLE)
+    return NextStep("idle", TO_BE_ACTIVE) if words.is_of_idle_arm(row) else None
 
 
 def _failed(row: Mapping[Any, Any]) -> bool:

@@ -64,8 +64,8 @@ def _tree_and_result(
     answer = answer_of(plan, measured, pictures.names)
     result = campaign_result(plan, measured, answer, figures, empty)
     # In this order, since each figure is placed once.
-    first = [*first_screen(plan, measured, answer, pictures)]
-    middle = [*main_sections(plan, measured, pictures)]
+    first = [*first_screen(plan, measured, result, answer, pictures)]
+    middle = [*main_sections(plan, measured, result, pictures)]
     last = appendices(plan, measured, result, pictures)
     return Section(plan.title or plan.name, [*first, *middle, *last]), result
 

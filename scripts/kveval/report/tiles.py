@@ -15,7 +15,6 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.size import GIB, Size
 from kveval.host.findings import pluralize
 from kveval.report.data.campaign import Measured, ReportPlan, StyledText, Table
-from kveval.report.data.check_counts import check_counts
 from kveval.report.data.comparisons import (
     baseline_comparisons,
     baseline_label,
@@ -25,8 +24,9 @@ from kveval.report.data.comparisons import (
     values_text,
 )
 from kveval.report.data.metric_titles import METRIC_TITLES
+from kveval.report.data.vocabulary import verdict_text
+from kveval.report.result.check_counts import check_counts
 from kveval.report.sections import Tile
-from kveval.report.vocabulary import verdict_text
 
 TTFT = "ttft_ms_p50"
 # A row of comparison.csv.

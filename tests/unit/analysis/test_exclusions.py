@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import synthetic_campaign as large
 from tests.unit.analysis.test_attacks import of_arm
 from tests.unit.analysis.test_attacks_runs import (
     ARM,
@@ -157,8 +158,10 @@ def test_the_next_step_follows_codes_whatever_the_words(
     levels = campaign().assign(rate_req_s=0.0, concurrency_shortfall=0.0)
     row = judged(with_values(levels, ARM, RUNS, **changes)).to_dict()
     texts = [name for name in row if name == "reason" or name.startswith("basis_")]
-    assert next_step_for(row) == next_step_for(row | dict.fromkeys(texts, "-"))
-    assert next_step_for(row) != "see the reason"
+    without_words = row | dict.fromkeys(texts, "-")
+    step = next_step_for(large.plan(), row)
+    assert step == next_step_for(large.plan(), without_words)
+    assert step != "see the reason"
 
 
 def test_runs_of_another_time_are_named_unless_the_comparison_is_refused() -> None:

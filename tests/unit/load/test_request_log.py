@@ -93,7 +93,7 @@ def test_published_traces_are_logs(tmp_path: Path) -> None:
     log = log_of(tmp_path / "azure", AZURE)
     (request,) = log
     assert request[3:5] == (4808, 10)
-    assert log.findings.clock == "without a zone"
+    assert log.facts.clock == "without a zone"
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_what_is_no_request_is_dropped_with_its_line_and_the_reason(
     text += '\n{"ts": 1, "prompt_tok\n[1]\n' + lines({"event": "health"}, row(ts=True))
     log = log_of(tmp_path / "log", text)
     assert [request.line for request in log] == [1, 10]
-    dropped = {one.reason: one.lines for one in log.findings.dropped.values()}
+    dropped = {one.reason: one.lines for one in log.facts.dropped.values()}
     assert list(dropped.values()) == [[2], [3], [4], [5], [6], [7, 9, 15], [8], [12, 13], [14]]  # fmt: skip
     assert dropped["a negative length of the prompt"] == [2]
     assert dropped["no length of the prompt"] == [14]
@@ -178,7 +178,7 @@ def test_clocks_that_cannot_be_compared_are_refused(
     # A few are mistakes.
     log = log_of(tmp_path / "log", lines(rows[2], *rows[:2] * 5))
     assert len(list(log)) == 10
-    (dropped,) = log.findings.dropped.values()
+    (dropped,) = log.facts.dropped.values()
     assert dropped.lines == [1]
 
 
@@ -189,7 +189,7 @@ def test_a_line_of_csv_that_has_not_all_values_is_dropped(
     table = f'\ufefftime;"prompt tokens";output_tokens\r\n{text}\r\n1;2;3\r\n'
     log = log_of(tmp_path / "log.csv", table)
     assert [request.line for request in log] == [3]
-    assert [one.lines for one in log.findings.dropped.values()] == [[2]]
+    assert [one.lines for one in log.facts.dropped.values()] == [[2]]
 
 
 def test_text_is_messages_or_prompts_and_no_number(tmp_path: Path) -> None:

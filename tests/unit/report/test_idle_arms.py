@@ -56,7 +56,7 @@ def test_a_slower_idle_arm_is_said_on_the_first_screen(tmp_path: Path) -> None:
         "For idle 10K: find out what slows it while its tier serves nothing" in screen
     )
     report = files(*facts)["REPORT.md"]
-    assert f"| {effect} | **worse although idle** |" in report
+    assert f"| {effect} | **idle, and worse** |" in report
     found = numbers(*facts)
     assert (found["verdict"], found["family"]) == (
         "worse although idle",

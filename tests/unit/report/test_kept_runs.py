@@ -207,7 +207,7 @@ def test_report_json_has_the_values_and_the_runs() -> None:
     measured = campaign({"native-offload": (4, 5)})
     (comparison,) = [
         row
-        for row in comparison_results(measured)
+        for row in comparison_results(small.plan(), measured)
         if (row.scenario, row.metric) == ("native-offload", THROUGHPUT)
     ]
     assert comparison.runs_kept == comparison.baseline_runs_kept == [1, 2, 3]

@@ -20,12 +20,12 @@ from tests.support.synthetic import (
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
-from kveval.report.build_result import check_findings
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import defect_sentences, footer, working_set
 from kveval.report.markdown import markdown_table, render
 from kveval.report.parts.blocks import tables_by_model
 from kveval.report.report import ReportError, report_tree, write_report
+from kveval.report.result.checks import check_findings
 from kveval.report.tables.caches import budget_table
 from kveval.report.tables.system import check_tables
 from kveval.store.run_file import Repeat
@@ -310,3 +310,17 @@ def test_the_footer_names_engine_weights_and_hardware() -> None:
         "local engine, random-weight miniature, not the named model · A CPU, 2 CPUs, 24 GiB memory, no GPU"
         " · vLLM 0.32.0, GuideLLM 0.8.1 · campaign test"
     )
+
+
+def test_the_foot_has_what_is_needed_to_find_or_repeat_the_campaign() -> None:
+    command = "snakemake --cores 4 report"
+    origin = {"command": command, "workflow_commit": f"{'a' * 40}-dirty"}
+    text = files(plan(**origin), measured())["REPORT.md"]
+    foot = text.partition("## Where this comes from")[2]
+    rows = dict(re.findall(r"\| ([a-z ]+) \| (.+) \|", foot))
+    assert rows["command"] == f"`{command}`"
+    commit = f"`{'a' * 40}`, with changes that are not committed"
+    assert rows["commit of the workflow"] == commit
+    assert {"measured on", "campaign", "versions", "machine", "measurements"} < {*rows}
+    unknown = files(plan(), measured())["REPORT.md"]
+    assert "commit of the workflow" not in unknown

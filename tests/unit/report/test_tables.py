@@ -21,14 +21,13 @@ from kveval.analysis.statistics.exclusions import REASONS
 from kveval.analysis.system.metrics import with_system_metrics
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
-from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.answer import answer_of
-from kveval.report.build_result import check_findings
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
+from kveval.report.result.checks import check_findings
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import command_lines, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
@@ -229,8 +228,8 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     plan: ReportPlan, measured: Measured
 ) -> None:
     declared = with_contrast(measured)
-    table = comparison_table(declared, "Qwen3-14B", "throughput_tok_s")
-    assert row(table, "lmcache-local 20K", "lmcache-local 10K", EFFECT)
+    table = comparison_table(plan, declared, "Qwen3-14B")
+    assert row(table, f"{ONE.label} against {OTHER.label}", "Throughput", EFFECT)
     assert strategy_table(plan, declared).rows == strategy_table(plan, measured).rows
     assert (
         arms_table(plan, declared, ONE.model).rows
@@ -247,22 +246,44 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     )
 
 
+def test_comparisons_are_in_the_order_of_cells_then_of_quantities(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    table = comparison_table(plan, with_contrast(measured), ONE.model)
+    arms = [row[0].partition(" against ")[0] for row in table.rows]
+    cells = list(dict.fromkeys(arms))
+    assert arms == sorted(arms, key=cells.index)
+    assert cells[:2] == ["native-offload 10K", "native-offload 20K"]
+    own = [row[:2] for row in table.rows if row[0].startswith(ONE.label)]
+    titles = [title for title in METRIC_TITLES.values() if title != "Goodput"]
+    assert own[1] == [f"{ONE.label} against {OTHER.label}", "Throughput"]
+    assert [quantity for _, quantity in own] == ["Throughput", *titles]
+
+
 def test_what_is_only_indicative_says_what_it_points_to(
     plan: ReportPlan, measured: Measured
 ) -> None:
     hint = with_contrast(
         measured, verdict="indicative", indication="better", reason="single runs"
     )
-    table = comparison_table(hint, "Qwen3-14B", "throughput_tok_s")
-    assert "indicative: better" in row(table, "lmcache-local 20K", "lmcache-local 10K")
+    table = comparison_table(plan, hint, "Qwen3-14B")
+    pair = (f"{ONE.label} against {OTHER.label}", "Throughput")
+    assert "cannot tell yet, indicates better" in row(table, *pair)
     compared = f"{ONE.label} against {OTHER.label}"
     assert row(
         gap_table(gaps_of(plan, hint, {})),
         f"Qwen3-14B, {compared}: {METRIC_TITLES['throughput_tok_s']}",
     )
     late = with_contrast(
-        measured, verdict=words.INDICATIVE_TIME, indication="better", reason=""
+        measured,
+        verdict=words.INDICATIVE_TIME,
+        indication="parity",
+        grounds="another_time",
+        reason="",
     )
+    table = comparison_table(plan, late, "Qwen3-14B")
+    pointed_to = "indicates no relevant difference, measured at another time"
+    assert f"cannot tell yet, {pointed_to}" in row(table, *pair)
     assert row(
         gap_table(gaps_of(plan, late, {})), "measured at another time than its baseline"
     )
@@ -424,7 +445,7 @@ def test_a_pair_differs_in_one_thing(plan: ReportPlan, measured: Measured) -> No
     ]
     assert (len(stores), len(native), len(sizes)) == (8, 6, 6)
     assert len(table.rows) == 20
-    assert {cells[6] for cells in table.rows} == {words.NOT_ASSESSED}
+    assert {cells[6] for cells in table.rows} == {""}
 
 
 def test_blocks_weigh_what_the_geometry_says(
@@ -526,7 +547,10 @@ def test_what_is_open_comes_with_what_would_settle_it(
         campaign.levels_table(campaign.cells(), runs=1, levels=LEVELS)
     )
     table = gap_table(gaps_of(plan, single, {"pcp_lmcache": "not recorded"}))
-    assert any("`runs: 3`" in cells[2] for cells in table.rows)
+    assert any("the 2 missing runs, which" in cells[2] for cells in table.rows)
+    one_run = dataclasses.replace(plan, runs=1)
+    settled_by = column(gap_table(gaps_of(one_run, single, {})), "what would settle it")
+    assert any("2 more runs of each cell: `runs: 3`" in step for step in settled_by)
     figure = find_figure("pcp_lmcache", campaign.MODELS)
     assert figure is not None
     assert row(table, f"figure: {figure.title}", "not recorded")
@@ -560,15 +584,25 @@ def test_what_is_open_comes_with_what_would_settle_it(
         (THROUGHPUT, {"checks_failed": "no_reuse"}, "prompts with shared prefixes"),
         (THROUGHPUT, {"checks_failed": "window"}, "levels that pass"),
         (THROUGHPUT, {"activity": "not shown"}, "a recording of the server's metrics"),
-        (THROUGHPUT, {"run": [1, 8, 9]}, f"`runs: {MIN_RUNS}`"),
-        (THROUGHPUT, {"run": [1, 2, 9]}, f"`runs: {MIN_RUNS}`"),
+        (
+            THROUGHPUT,
+            {"run": [1, 8, 9]},
+            "the 4 missing runs, which `snakemake report`",
+        ),
+        (
+            THROUGHPUT,
+            {"run": [1, 2, 9]},
+            "the 2 missing runs, which `snakemake report`",
+        ),
         (THROUGHPUT, {"model": "other"}, "measure its baseline"),
         (
             THROUGHPUT,
             {"checks_failed": ["", "window", ""]},
-            "one more run of this cell: `runs: 4`",
+            "one more run of each cell: `snakemake report --config runs=4`; what is measured",
         ),
         (THROUGHPUT, {"checks_failed": ["", "window", "window"]}, "levels that pass"),
+        (THROUGHPUT, {"run": [1, 1, 1], "checks_failed": "window"}, "levels that pass"),
+        (THROUGHPUT, {"run": [1, 2, 1]}, "the missing run, which `snakemake report`"),
         (THROUGHPUT, {THROUGHPUT: [90.0, 0.0, 91.0]}, "a server that answers"),
     ],
 )
@@ -592,7 +626,8 @@ def test_a_reason_leads_to_what_removes_it(
         levels.loc[levels["scenario"] == "llm-d-redis", name] = value
     table = compare_all(levels, campaign.BASELINES).baseline
     (row,) = table[table["metric"] == metric].to_dict("records")
-    assert next_step_for(row).startswith(advice), row["reason"]
+    plan = campaign.plan(runs=3, command="snakemake report")
+    assert next_step_for(plan, row).startswith(advice), row["reason"]
 
 
 def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None:

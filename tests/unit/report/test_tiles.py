@@ -12,8 +12,8 @@ from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured
-from kveval.report.data.check_counts import check_counts
 from kveval.report.data.comparisons import gain_text
+from kveval.report.result.check_counts import check_counts
 from kveval.report.sections import Tile
 from kveval.report.tiles import smaller_sizes
 
@@ -94,9 +94,26 @@ def test_checks_are_counted_by_name_and_failures_named() -> None:
     levels.loc[levels.index[:2], list(found)] = list(found.values())
     failed = check_counts(plan, dataclasses.replace(facts, levels=levels))
     assert failed.passed == counts.passed - 1
-    (remark,) = failed.remarks()
     path = Cell.from_row(levels.iloc[0].to_dict()).path
-    assert remark == f"failed: `steadiness` 2 times; `kveval show {path}`"
+    assert [*failed.remarks()] == [
+        "[failed](#checks) 2 times: the rate fell",
+        f"what failed, level by level: `kveval show {path}`",
+    ]
+
+
+def test_of_many_warnings_the_most_frequent_is_named_in_words() -> None:
+    plan, facts = small.plan(), small.measured()
+    levels = facts.levels.copy()
+    outcomes = [Outcome("plausible", "warn", "outside their range: offload_load_gib")]
+    levels[[*outcome_columns([])]] = ""
+    for rows in (3, 1):
+        outcomes = outcomes[:1] if rows == 3 else [*outcomes, Outcome("b", "warn", "b")]
+        found = outcome_columns(outcomes)
+        levels.loc[levels.index[:rows], list(found)] = list(found.values())
+    counts = check_counts(plan, dataclasses.replace(facts, levels=levels))
+    (remark,) = counts.remarks()
+    often = "most often 3 times: outside their range: offload_load_gib"
+    assert remark == f"2 [warned](#checks), {often}"
 
 
 @pytest.mark.parametrize(

@@ -126,7 +126,7 @@ def unknown_of_one(levels: pd.DataFrame) -> pd.DataFrame:
 def test_what_no_report_tells_is_not_known() -> None:
     row = row_of(goodput_table(*campaign(unknown_of_one), MODEL), "lmcache-redis 10K")
     assert (row[1], row[5]) == (UNKNOWN, UNKNOWN)
-    assert row[4] == "not assessed"
+    assert row[4] == "not comparable"
 
 
 def test_the_first_screen_says_who_serves_most_within_the_limits() -> None:

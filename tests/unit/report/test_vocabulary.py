@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from dataclasses import replace
 
 import pytest
 from tests.unit.report.test_report_claims import CAMPAIGNS
@@ -9,7 +10,8 @@ from tests.unit.report.test_report_claims import CAMPAIGNS
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.statistics import verdict_words as words
 from kveval.report import next_steps
-from kveval.report.vocabulary import (
+from kveval.report.build_result import comparison_results
+from kveval.report.data.vocabulary import (
     CANNOT_TELL_YET,
     IDLE,
     NO_RELEVANT_DIFFERENCE,
@@ -40,7 +42,6 @@ def test_every_warning_names_a_command_or_a_line_of_yaml() -> None:
 def test_every_step_answers_a_warning_of_the_list() -> None:
     source = inspect.getsource(next_steps)
     codes = {*re.findall(r'NextStep\(\s*"(\w+)"', source)}
-    codes |= {*re.findall(r'setdefault\(\("(\w+)"', source)}
     assert codes | ELSEWHERE == {*WARNINGS}
 
 
@@ -51,6 +52,32 @@ def test_no_report_has_another(name: str) -> None:
     assert {step.code for step in steps} <= {*WARNINGS}
     for row in measured.comparison.to_dict("records"):
         assert verdict_of(row) in VERDICTS
+
+
+def test_too_few_runs_are_not_yet_a_verdict_and_say_what_is_needed() -> None:
+    plan, measured = CAMPAIGNS["failing"]()
+    plan = replace(plan, command="snakemake report")
+    few = ("native-offload", "Qwen3-8B")
+    (row,) = (
+        row
+        for row in measured.comparison.to_dict("records")
+        if (row["scenario"], row["model"]) == few and row["metric"] == THROUGHPUT
+    )
+    assert (row["verdict"], row["grounds"]) == (words.NOT_ASSESSED, "few_runs")
+    assert verdict_text(row) == f"{CANNOT_TELL_YET} ({row['reason']})"
+    steps = next_steps.next_steps(plan, measured, THROUGHPUT)
+    (step,) = (step for step in steps if step.code == "few_runs")
+    named = "For Qwen3-8B with native-offload 10K"
+    assert step.text == f"{named}: the missing run, which `snakemake report` measures."
+    assert next_steps.command_of(plan, [step]) == "snakemake report"
+    (reported,) = (
+        comparison
+        for comparison in comparison_results(plan, measured)
+        if (comparison.scenario, comparison.model) == few
+        and comparison.metric == THROUGHPUT
+    )
+    assert reported.shown_verdict == CANNOT_TELL_YET
+    assert reported.next_step == "the missing run, which `snakemake report` measures"
 
 
 @pytest.mark.parametrize(

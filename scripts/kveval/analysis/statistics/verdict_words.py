@@ -45,5 +45,10 @@ def indicative(codes: Iterable[str]) -> str:
     >>> indicative(["another_time"]), indicative(["spread_borrowed"])
     ('indicative (measured at another time)', 'indicative')
     """
-    named = [_INDICATED_BY[code] for code in codes if code in _INDICATED_BY]
+    named = indicated_by(codes)
     return f"{INDICATIVE} ({', '.join(named)})" if named else INDICATIVE
+
+
+def indicated_by(codes: Iterable[str]) -> list[str]:
+    """Return what makes a verdict with findings of these codes only indicative, in words; nothing else is named."""
+    return [_INDICATED_BY[code] for code in codes if code in _INDICATED_BY]

@@ -61,6 +61,20 @@ class ReportPlan:
     # not for runs that were imported or compared.
     command: str = ""
     measures: bool = True
+    # The commit of the workflow that writes it, see `host.shipped.library_commit`.
+    workflow_commit: str = ""
+
+    def command_with(self, settings: str) -> str:
+        """The command that measures and writes this report with other settings (KEY=VALUE, "" for none).
+
+        "" if it is not known, or measures nothing.
+        """
+        if not self.command or not self.measures:
+            return ""
+        if not settings:
+            return self.command
+        option = "" if " --config " in self.command else " --config"
+        return f"{self.command}{option} {settings}"
 
     def runs_of(self, cell: Cell) -> int:
         """The number of runs that the campaign asks for in a cell."""

@@ -12,6 +12,7 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, parse_runs
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.statistics.findings import ground_codes
 from kveval.analysis.statistics.sentences import SideNames
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
@@ -21,6 +22,7 @@ from kveval.report.data.campaign import (
     StyledText,
     text_or_blank,
 )
+from kveval.report.data.vocabulary import verdict_words
 
 UNDECLARED = "undeclared"
 """The ground of two cells that the campaign does not declare as a contrast, and so does not compare."""
@@ -205,29 +207,18 @@ def gain_text(row: Mapping[Any, Any]) -> numerals.NumberText:
     return factor.with_text(f"{bound} {factor}") if bound else factor
 
 
-def verdict_text(row: Mapping[Any, Any]) -> str:
-    """Return the verdict of a comparison for a table, in bold if it is decided; with the indicated verdict if it is
-    only indicative, and with the qualifier.
+def verdict_cell(row: Mapping[Any, Any]) -> str:
+    """Return the verdict of a comparison for a table: in bold if it is decided, with what makes it only indicative and
+    with the qualifier; "" for cells that the campaign does not compare.
     """
+    if UNDECLARED in ground_codes(row):
+        return ""
     stated = verdict_words(row)
     word = f"**{stated}**" if row["verdict"] in words.DECIDED else stated
-    text = ", ".join(filter(None, (word, qualifier(row))))
+    causes = words.indicated_by(ground_codes(row))
+    text = ", ".join(filter(None, (word, *causes, qualifier(row))))
     style = _STYLES.get(row["verdict"])
     return StyledText(text, style) if style else text
-
-
-def verdict_words(row: Mapping[Any, Any]) -> str:
-    """Return the verdict of a comparison, and the indicated one if it is only indicative, as the report words them."""
-    stated = (str(row["verdict"]), text_or_blank(row.get("indication")))
-    return ": ".join(
-        cost_text(row) if word == words.IDLE else word for word in stated if word
-    )
-
-
-def cost_text(row: Mapping[Any, Any]) -> str:
-    """Return what an idle arm costs at most, rounded as its interval is."""
-    ends = (row["low_percent"], row["high_percent"])
-    return f"idle, costs at most {numerals.end_of_effect(row['cost_percent'], *ends)} %"
 
 
 def qualifier(row: Mapping[Any, Any]) -> str:

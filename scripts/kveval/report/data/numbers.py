@@ -11,6 +11,8 @@ import numpy as np
 _WIDEST = 1000.0
 # Decimal places: smaller values are rounding errors in every quantity of the report.
 _FINEST = 4
+# More decimal places than any number has.
+_ALL = 400
 
 
 class NumberText(str):
@@ -68,8 +70,10 @@ def rounded(value: float, decimals: int) -> NumberText:
     return NumberText(f"{round(value, decimals) + 0.0:,.{max(decimals, 0)}f}", value)
 
 
-def significant(value: float, digits: int = 2) -> NumberText:
+def significant(value: float, digits: int = 2, most_decimals: int = _ALL) -> NumberText:
     """Return a number with `digits` significant digits, for a value without a known uncertainty.
+
+    At most `most_decimals` decimal places.
 
     >>> significant(0.04567), significant(1234.0), significant(0.0)
     ('0.046', '1,200', '0')
@@ -78,7 +82,8 @@ def significant(value: float, digits: int = 2) -> NumberText:
         return MISSING
     if value == 0:
         return NumberText("0", 0.0)
-    return rounded(value, digits - 1 - math.floor(math.log10(abs(value))))
+    decimals = digits - 1 - math.floor(math.log10(abs(value)))
+    return rounded(value, min(decimals, most_decimals))
 
 
 def with_interval(value: float, low: float, high: float) -> NumberText:
@@ -179,32 +184,39 @@ def _signed(value: float, decimals: int) -> str:
     return f"{'+' if value > 0 else '-'}{text}"
 
 
-def mean_of(values: Sequence[float]) -> NumberText:
+def mean_of(values: Sequence[float], most_decimals: int = _ALL) -> NumberText:
     """Return the mean of repeated measurements, rounded by its 95 % t interval; of a single one, two digits.
 
-    At most four digits: values that agree by chance, or cannot differ, would otherwise have too many.
+    At most four digits: values that agree by chance, or cannot differ, would otherwise have too many. At most
+    `most_decimals` decimal places.
+
+    >>> mean_of([1.4567]), mean_of([0.04567], most_decimals=1), mean_of([99.6, 99.61, 99.62], most_decimals=1)
+    ('1.5', '0.0', '99.6')
     """
     known = np.array([value for value in values if math.isfinite(value)])
     if not len(known):
         return MISSING
-    return rounded_mean(float(known.mean()), known)
+    return rounded_mean(float(known.mean()), known, most_decimals)
 
 
-def rounded_mean(mean: float, values: Sequence[float] | np.ndarray) -> NumberText:
+def rounded_mean(
+    mean: float, values: Sequence[float] | np.ndarray, most_decimals: int = _ALL
+) -> NumberText:
     """Return a mean of any kind, rounded as in `mean_of` by the interval of the `values` that it is of."""
     known = np.array([value for value in values if math.isfinite(value)])
     if len(known) < 2:
-        return significant(mean)
+        return significant(mean, most_decimals=most_decimals)
     # `kveval plan` of a bare installation, which has no scipy, writes numbers too.
     from kveval.analysis.estimators.intervals import half_width  # noqa: PLC0415
 
     half = half_width(known)
     if half <= 0:
-        return significant(mean)
+        return significant(mean, most_decimals=most_decimals)
     # Even if the interval is as wide as the value, the first digit is shown.
     coarsest = decimals_for(abs(mean)) if mean else 0
     finest = 3 - math.floor(math.log10(abs(mean))) if mean else 0
-    return rounded(mean, min(max(decimals_for(half), coarsest), finest))
+    decimals = min(max(decimals_for(half), coarsest), finest)
+    return rounded(mean, min(decimals, most_decimals))
 
 
 def minutes(seconds: float) -> NumberText:

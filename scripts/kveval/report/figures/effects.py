@@ -16,6 +16,7 @@ from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 from kveval.report.data.metric_titles import METRIC_TITLES
+from kveval.report.data.vocabulary import verdict_of
 from kveval.report.figures.axes import (
     GREY,
     PALE,
@@ -127,7 +128,7 @@ def _arms_of(data: FigureData, model: str) -> list[Cell]:
 def _key(comparison: pd.DataFrame) -> list[Line2D]:
     named = {**VERDICT_COLOURS, words.INCONCLUSIVE: PALE}
     handles = [
-        Line2D([], [], color=colour, marker="o", label=verdict)
+        Line2D([], [], color=colour, marker="o", label=verdict_of({"verdict": verdict}))
         for verdict, colour in named.items()
     ]
     for verdict, colour in _IDLE_COLOURS.items():

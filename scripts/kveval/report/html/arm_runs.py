@@ -14,7 +14,7 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.comparisons import baseline_label, effect_text, verdict_text
+from kveval.report.data.comparisons import baseline_label, effect_text, verdict_cell
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.sections import Paragraph, Section
 from kveval.report.tables.results import whole_number
@@ -92,7 +92,7 @@ def _row(
     )
     return [
         title,
-        verdict_text(row),
+        verdict_cell(row),
         effect_text(row),
         arm_values,
         baseline_label(row),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.parts.blocks import (
+    LONG,
     Pictures,
-    headed,
     section_unless_empty,
     split_by_model,
     split_wide,
@@ -35,6 +35,7 @@ from kveval.report.tables.configuration import (
 from kveval.report.tables.guidance import guidance_numbers
 from kveval.report.tables.not_assessed import gap_table
 from kveval.report.tables.results import (
+    baselines_of,
     basis_table,
     comparison_table,
     completed_table,
@@ -118,6 +119,10 @@ _SEARCHED = (
 )
 
 
+_COMPARED = (
+    "Each arm against its baseline and each declared pair, in every quantity; effects in per cent of the cell that an"
+    " arm is compared with."
+)
 _BASIS = (
     "Comparisons of throughput; for other quantities see the columns `basis_...` of `analysis/comparison.csv`. Inputs"
     " in **bold** prevent a verdict; those in *italics* make it indicative, or are stated beside it. What was not"
@@ -126,24 +131,14 @@ _BASIS = (
 
 
 def _comparisons(plan: ReportPlan, measured: Measured) -> Section:
-    blocks: list[Block] = [
-        Paragraph(
-            "Each arm against its baseline and each declared pair, by model and quantity."
-        )
-    ]
+    blocks: list[Block] = [Paragraph(_COMPARED)]
     for model in plan.models_by_size:
-        metrics = dict.fromkeys(
-            measured.all_comparisons[measured.all_comparisons["model"] == model][
-                "metric"
-            ]
-        )
-        parts: list[Block] = []
-        for metric in metrics:
-            parts += headed(
-                METRIC_TITLES.get(metric, metric),
-                *split_wide(comparison_table(measured, model, metric)),
-            )
-        blocks += section_unless_empty(f"{model}, compared", parts)
+        table = comparison_table(plan, measured, model)
+        baselines = " or ".join(baselines_of(plan, measured, model))
+        text = f"Against {baselines} where no other cell is named." if baselines else ""
+        compared = section_unless_empty(f"{model}, compared", split_wide(table), text)
+        folded = len(table.rows) > LONG
+        blocks += [replace(section, folded=folded) for section in compared]
     blocks += section_unless_empty(
         "What each verdict rests on",
         split_by_model(basis_table(plan, measured)),

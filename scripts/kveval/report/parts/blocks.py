@@ -10,6 +10,8 @@ from kveval.report.sections import Block, Paragraph, Picture, Section
 
 WIDEST = 8
 """The most columns that fit on a page."""
+LONG = 25
+"""More rows than this are shown closed."""
 
 
 def split_wide(table: Table, keys: int = 1) -> list[Table]:

@@ -26,6 +26,7 @@ from kveval.report.parts.blocks import (
     split_by_model,
     split_wide,
 )
+from kveval.report.result.model import CampaignResult
 from kveval.report.sections import Block, Bullets, Code, Paragraph, Section, Tiles
 from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
 from kveval.report.tables.configuration import facts_line, origin_table
@@ -55,9 +56,9 @@ NOTES = {
 }
 MACHINES = "**Measured on different machines:** a difference between arms may be one between machines."
 HOW_TO_READ = (
-    "Throughput is output tokens delivered per second in the measurement window. Better, worse and parity are "
-    "verdicts of tests at the campaign's error rate; the rest is [undecided, or not assessed](#not-assessed). The"
-    " words are explained in [how to read this report](#how-to-read-this-report)."
+    "Throughput is output tokens delivered per second in the measurement window. Better, worse and no "
+    "relevant difference are verdicts of tests at the campaign's error rate; [what has none](#not-assessed) is listed with"
+    " what would settle it. The words are explained in [how to read this report](#how-to-read-this-report)."
 )
 # Figures of the answer's metrics other than throughput.
 OVERVIEW = ("ttft_by_arm", "hit_rates_by_tier")
@@ -117,10 +118,14 @@ GUIDANCE = (
 
 
 def first_screen(
-    plan: ReportPlan, measured: Measured, answer: CampaignAnswer, pictures: Pictures
+    plan: ReportPlan,
+    measured: Measured,
+    result: CampaignResult,
+    answer: CampaignAnswer,
+    pictures: Pictures,
 ) -> Iterator[Block]:
     """Yield the first screen: the question, the answer at a glance, one figure, the next command, and the rest of it."""
-    yield Paragraph(facts_line(plan, measured), small=True)
+    yield Paragraph(facts_line(plan.name, result.origin), small=True)
     if note := NOTES.get(measured.runs[0].weights):
         yield Paragraph(note, note=True)
     if len(machine_descriptions(measured.runs)) > 1:
@@ -155,7 +160,7 @@ def _description(plan: ReportPlan) -> Iterator[Block]:
 
 
 def main_sections(
-    plan: ReportPlan, measured: Measured, pictures: Pictures
+    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
 ) -> Iterator[Section]:
     """Yield the sections between the first screen and the appendices."""
     overview = [*_overview(plan, measured), *pictures.take(*OVERVIEW)]
@@ -208,7 +213,7 @@ def main_sections(
     yield from (
         Section(title, [Bullets(items)]) for title, items in lists.items() if items
     )
-    yield Section("Where this comes from", [origin_table(plan, measured)])
+    yield Section("Where this comes from", [origin_table(plan.name, result.origin)])
 
 
 def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
@@ -331,7 +336,7 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
         yield f"The highest throughput lies on the first or last level measured: {abbreviate(named, separator='; ')}."
     if plan.runs < 5:
         yield (
-            "With so few runs small differences stay undecided, and parity is seldom shown even where it holds."
+            "With so few runs small differences cannot be told yet, and that a difference is not relevant is seldom shown."
         )
     for cells in equal_configurations(measured):
         yield f"{cells} ran the same configuration: a difference between them is noise."

@@ -11,23 +11,26 @@ WORDS = Table(
             " over those of a model and quantity",
         ],
         [
-            "no relevant difference, parity",
-            "the difference is significantly smaller than the margin (two one-sided tests)",
+            "no relevant difference",
+            "the difference is significantly smaller than the margin (two one-sided tests); `parity` in tables for"
+            " programs",
         ],
         [
-            "cannot tell yet, inconclusive, undecided",
-            "neither a difference nor parity was shown; more runs or longer levels are needed",
+            "cannot tell yet",
+            "neither a difference nor its absence was shown, or too few runs count; more runs or longer levels are needed."
+            ' "Indicates" names the verdict that the runs point to; `inconclusive`, `indicative` in tables for programs',
         ],
         [
-            "not comparable, not assessed",
-            "no verdict is possible, for the reason given; an effect given with it describes these runs only",
+            "not comparable",
+            "no verdict is possible, for the reason given; an effect given with it describes these runs only;"
+            " `not assessed` in tables for programs",
         ],
         [
-            "not exercised",
+            "idle",
             "by its own counters the arm served nothing or almost nothing, and what this costs has no verdict",
         ],
         [
-            "worse although idle",
+            "idle, and worse",
             "by its own counters the arm served nothing or almost nothing, and it is significantly worse all the same;"
             " adjusted over idle arms",
         ],
@@ -43,12 +46,13 @@ WORDS = Table(
         ],
         [
             "interval",
-            "95 %, over runs: Student's t on the logarithm; wide with few runs. For parity, and what an idle"
-            " arm costs at most, 90 %, as in the test",
+            "95 %, over runs: Student's t on the logarithm; wide with few runs. For no relevant difference, and"
+            " what an idle arm costs at most, 90 %, as in the test",
         ],
         [
-            "chance that parity would show",
-            "if none of the arms differed, at this spread and number of runs, after Holm's correction",
+            "chance of showing none",
+            "that no relevant difference would be shown if none of the arms differed, at this spread and number of runs,"
+            " after Holm's correction",
         ],
         [
             "samples",

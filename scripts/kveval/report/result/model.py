@@ -92,6 +92,24 @@ class ReportedCampaign(ResultPart):
     """the metric whose verdicts share that error rate"""
 
 
+class ReportedOrigin(ResultPart):
+    """The facts that are needed to find or repeat the campaign."""
+
+    measured_on: list[str] = []
+    """the first and the last day of measuring, UTC"""
+    command: str = ""
+    """measures what is missing and writes the report; empty if it is not known"""
+    workflow_commit: str = ""
+    """of the workflow that wrote the report, ending in -dirty with changes that are not committed; empty if not known"""
+    versions: dict[str, str] = {}
+    """program -> its version as measured; of several, joined by a slash"""
+    server_commits: list[str] = []
+    """of servers that were built from a checkout"""
+    machines: list[str] = []
+    measurements: list[str] = []
+    """ids in the store"""
+
+
 class ReportedCellName(ResultPart):
     """A cell; `cpu_blocks` are 16-token blocks of its CPU tier, 0 without one."""
 
@@ -200,7 +218,11 @@ class ReportedComparison(ReportedCellName):
     """per cent of the cell it is compared with"""
     cost_percent: Number
     """the most that an idle arm costs, per cent of the cell it is compared with (one-sided, 95 %)"""
+    shown_verdict: str = ""
+    """the one of the report's six verdicts that this is shown as, see docs/verdicts.md; older reports lack it"""
     reason: str
+    next_step: Text = None
+    """what would give a verdict where there is none, and of an idle arm; older reports lack it"""
     grounds: list[str] = []
     """why the verdict is what it is, or why there is none: codes of docs/verdicts.md, in the order of reason"""
     exclusions: list[ReportedExclusion] = []
@@ -324,6 +346,8 @@ class CampaignResult(ResultPart):
     """raised when a key changes its meaning or goes"""
     answer: ReportedAnswer
     campaign: ReportedCampaign
+    origin: ReportedOrigin = Field(default_factory=ReportedOrigin)
+    """older reports lack it"""
     engine: str
     weights: str
     hardware: list[dict[str, Any]]

@@ -14,10 +14,10 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import (
     distinct_workloads,
     gpus_of,
-    machine_descriptions,
     machines,
     versions_by_title,
 )
+from kveval.report.result.model import ReportedOrigin
 from kveval.store.run_file import Run
 
 _WORKLOAD = {
@@ -64,43 +64,45 @@ def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
     return Table(["", ""], [[name, value] for name, value in facts.items()])
 
 
-def facts_line(plan: ReportPlan, measured: Measured) -> str:
-    """Return when, where and with what the campaign was measured, in one line."""
-    versions = versions_by_title(measured.runs)
+def facts_line(name: str, origin: ReportedOrigin) -> str:
+    """Return when, where and with what a campaign of this name was measured, in one line."""
     parts = [
-        _days(measured),
-        f"campaign `{plan.name}`",
-        "; ".join(machine_descriptions(measured.runs)),
-        ", ".join(f"{tool} {version}" for tool, version in versions.items()),
+        " to ".join(origin.measured_on),
+        f"campaign `{name}`",
+        "; ".join(origin.machines),
+        _versions(origin),
     ]
     return " · ".join(filter(None, parts))
 
 
-def origin_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Return what is needed to find or repeat this: days, command, versions, builds, machines, measurements."""
-    builds = dict.fromkeys(
-        f"`{run.build['commit']}`" for run in measured.runs if run.build.get("commit")
-    )
-    versions = versions_by_title(measured.runs)
-    ids = dict.fromkeys(f"`{run.measurement}`" for run in measured.runs)
+def origin_table(name: str, origin: ReportedOrigin) -> Table:
+    """Return what is needed to find or repeat the campaign of this name."""
     facts = {
-        "measured on": _days(measured),
-        "campaign": f"`{plan.name}`",
-        "command": f"`{plan.command}`" if plan.command else "",
-        "versions": ", ".join(
-            f"{tool} {version}" for tool, version in versions.items()
-        ),
-        "commit of the server": ", ".join(builds),
-        "machine": "; ".join(machine_descriptions(measured.runs)),
-        "measurements": " ".join(ids),
+        "measured on": " to ".join(origin.measured_on),
+        "campaign": f"`{name}`",
+        "command": f"`{origin.command}`" if origin.command else "",
+        "versions": _versions(origin),
+        "commit of the workflow": _workflow_commit(origin),
+        "commit of the server": _as_code(origin.server_commits, ", "),
+        "machine": "; ".join(origin.machines),
+        "measurements": _as_code(origin.measurements, " "),
     }
     return Table(["", ""], [[name, value] for name, value in facts.items() if value])
 
 
-def _days(measured: Measured) -> str:
-    """The first and the last day of measuring, UTC."""
-    days = sorted(run.started[:10] for run in measured.runs if run.started)
-    return " to ".join(dict.fromkeys((days[0], days[-1]))) if days else ""
+def _versions(origin: ReportedOrigin) -> str:
+    return ", ".join(f"{tool} {version}" for tool, version in origin.versions.items())
+
+
+def _workflow_commit(origin: ReportedOrigin) -> str:
+    commit = origin.workflow_commit.removesuffix("-dirty")
+    changed = commit != origin.workflow_commit
+    also = ", with changes that are not committed" if changed else ""
+    return f"`{commit}`{also}" if commit else ""
+
+
+def _as_code(names: Sequence[str], separator: str) -> str:
+    return separator.join(f"`{name}`" for name in names)
 
 
 def _server_gpus(measured: Measured) -> dict[str, str]:

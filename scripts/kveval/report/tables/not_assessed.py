@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from kveval.analysis.cells import models_by_size
+from kveval.analysis.cells import models_by_size, parse_runs
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.statistics.exclusions import Exclusion
 from kveval.analysis.statistics.findings import (
     ground_codes,
     read_exclusions,
@@ -64,7 +66,7 @@ TO_BE_ACTIVE = (
     "a larger tier, or prompts that exceed the device's cache and fit into the tier"
 )
 _STEP_FOR_VERDICT = {
-    **dict.fromkeys((words.SINGLE_RUN, words.INDICATIVE), _MORE_RUNS),
+    words.INDICATIVE: _MORE_RUNS,
     **dict.fromkeys((words.NOT_EXERCISED, words.IDLE), TO_BE_ACTIVE),
     words.INDICATIVE_TIME: "measure it and its baseline again, together: list both cells under `bridges`",
 }
@@ -77,6 +79,76 @@ _STEP_FOR_INPUT = {
     "latencies": "longer levels if requests were cut off, else a report of latencies that were observed, in ms",
     "answers": "caches that give right answers: see the check `answers`",
 }
+
+
+# What a run is left out for that is no fault of it: it was not measured, or the other run of its pair is left out.
+_ABSENT_RUNS = frozenset({"not_measured", "not_imported", "other_of_pair", "no_pair"})
+
+
+@dataclass(frozen=True)
+class RunsLacking:
+    """The runs that a comparison lacks for a verdict: `missing`, which the campaign asks for, and `more` than those."""
+
+    missing: int
+    more: int
+
+    def settings(self, plan: ReportPlan) -> str:
+        """The change of the campaign that asks for them, KEY=VALUE; "" if it asks for them already."""
+        return f"runs={plan.runs + self.more}" if self.more else ""
+
+    def in_words(self, plan: ReportPlan) -> str:
+        """How to get them, with the command if it is known."""
+        command = plan.command_with(self.settings(plan))
+        if not self.more:
+            count = "" if self.missing == 1 else f"{self.missing} "
+            runs = f"the {count}missing run{'s' * (self.missing > 1)}"
+            return f"{runs}, which `{command or 'report'}` measures"
+        number = "one" if self.more == 1 else str(self.more)
+        what = f"{number} more run{'s' * (self.more > 1)} of each cell"
+        if not plan.measures:
+            return what
+        how = command or f"runs: {plan.runs + self.more}"
+        return f"{what}: `{how}`; what is measured already is kept"
+
+
+def runs_lacking(plan: ReportPlan, row: Mapping[Any, Any]) -> RunsLacking | None:
+    """Return the runs that a comparison lacks for a verdict; None if it lacks none, or if others would not help.
+
+    They would not where runs failed, which is a result, or where all or several are left out for something to be
+    removed.
+    """
+    usable = _usable_runs(row)
+    if usable is None:
+        return None
+    exclusions = read_exclusions(row)
+    left_out = [found for found in exclusions if found.code not in _ABSENT_RUNS]
+    runs_left_out = {found.run for found in left_out}
+    has_cause = len(runs_left_out) > 1 or (bool(runs_left_out) and usable == 0)
+    if has_cause or any(found.failed for found in left_out):
+        return None
+    missing = len(_missing_runs(plan, row, exclusions))
+    return RunsLacking(missing, max(MIN_RUNS - usable - missing, 0))
+
+
+def _missing_runs(
+    plan: ReportPlan, row: Mapping[Any, Any], exclusions: Sequence[Exclusion]
+) -> set[int]:
+    """The runs that the campaign asks for and that were not measured on either side."""
+    if not plan.measures:
+        return set()
+    known = {*parse_runs(row.get("runs_kept")), *(found.run for found in exclusions)}
+    missing = {found.run for found in exclusions if found.code == "not_measured"}
+    return missing | ({*range(1, plan.runs + 1)} - known)
+
+
+def _usable_runs(row: Mapping[Any, Any]) -> int | None:
+    """The number of runs that a comparison could rest on, None unless they are too few for a verdict."""
+    if row["verdict"] == words.SINGLE_RUN:
+        return 1
+    if "few_runs" not in ground_codes(row):
+        return None
+    few = (found for found in read_findings(row) if found.code == "few_runs")
+    return next((int(found.facts["usable"]) for found in few), None)
 
 
 def gap_table(gaps: Iterable[Gap]) -> Table:
@@ -100,7 +172,7 @@ def gaps_of(
         for cell in missing
     ]
     gaps += [
-        *_open_comparisons(measured),
+        *_open_comparisons(plan, measured),
         *_undeclared(plan, measured),
         *_scope(plan, measured),
     ]
@@ -113,20 +185,16 @@ def gaps_of(
     return gaps
 
 
-def _open_comparisons(measured: Measured) -> Iterator[Gap]:
+def _open_comparisons(plan: ReportPlan, measured: Measured) -> Iterator[Gap]:
     """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
-    table = measured.all_comparisons
-    # What an idle arm would gain stays open, whatever it costs.
-    open_ = table[
-        ~table["verdict"].isin(words.DECIDED) | (table["verdict"] == words.IDLE)
-    ]
     groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
-    for row in open_.to_dict("records"):
+    for row in filter(is_open, measured.all_comparisons.to_dict("records")):
         late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
         reason = "; ".join(filter(None, (late, text_or_blank(row["reason"]))))
         cell = Cell.from_row(row).label
         named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
-        metrics = groups.setdefault((str(row["model"]), reason, next_step_for(row)), {})
+        step = next_step_for(plan, row)
+        metrics = groups.setdefault((str(row["model"]), reason, step), {})
         metrics.setdefault(
             METRIC_TITLES.get(row["metric"], str(row["metric"])), []
         ).append(named)
@@ -143,17 +211,23 @@ def _open_comparisons(measured: Measured) -> Iterator[Gap]:
             )
 
 
-def next_step_for(row: Mapping[Any, Any]) -> str:
+def is_open(row: Mapping[Any, Any]) -> bool:
+    """Return whether a comparison has no deciding verdict; what an idle arm would gain is open, whatever it costs."""
+    return row["verdict"] not in words.DECIDED or row["verdict"] == words.IDLE
+
+
+def next_step_for(plan: ReportPlan, row: Mapping[Any, Any]) -> str:
     """Return the step that would turn an open comparison into a verdict, by its verdict, its grounds and exclusions."""
     findings = {found.input: found for found in read_findings(row)}
     for name, step in _STEP_FOR_INPUT.items():
         if name in findings and findings[name].severity in ("refuses", "indicates"):
             return step
     verdict, needed = str(row["verdict"]), row.get("runs_to_resolve")
-    causes = _causes(row)
+    more, causes = runs_lacking(plan, row), _causes(row)
+    more_runs = "" if more is None else more.in_words(plan)
     if verdict in _STEP_FOR_VERDICT:
         cost = "no_cost" in causes
-        also = f"; for its cost: {_cause_removed(causes)}" if cost else ""
+        also = f"; for its cost: {more_runs or _cause_removed(causes)}" if cost else ""
         return f"{_STEP_FOR_VERDICT[verdict]}{also}"
     if causes & _SHORT_OF_LOAD:
         return "a load generator that keeps up: processors of its own, or a lower level"
@@ -161,20 +235,11 @@ def next_step_for(row: Mapping[Any, Any]) -> str:
     if undecided and "errors" in findings:
         return _ANSWERS
     if undecided and "many_failed" not in causes:
-        more = needed is not None and needed > row["runs"]
+        beyond = needed is not None and needed > row["runs"]
         return "longer levels, or more runs" + (
-            f" ({needed:.0f} for the margin at this spread)" if more else ""
+            f" ({needed:.0f} for the margin at this spread)" if beyond else ""
         )
-    return _one_more_run(row) or _cause_removed(causes)
-
-
-def _one_more_run(row: Mapping[Any, Any]) -> str:
-    """Return how to get the run that a verdict lacks where a single one is left out; "" if that one failed: a result."""
-    few = (found.facts for found in read_findings(row) if found.code == "few_runs")
-    single = {"usable": MIN_RUNS - 1, "blocks": MIN_RUNS} in list(few)
-    if not single or any(exclusion.failed for exclusion in read_exclusions(row)):
-        return ""
-    return f"one more run of this cell: `runs: {MIN_RUNS + 1}`; what is measured already is kept"
+    return more_runs or _cause_removed(causes)
 
 
 def _causes(row: Mapping[Any, Any]) -> set[str]:

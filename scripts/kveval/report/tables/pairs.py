@@ -17,7 +17,7 @@ from kveval.report.data.comparisons import (
     UNDECLARED,
     comparison_of,
     effect_text,
-    verdict_text,
+    verdict_cell,
 )
 
 
@@ -48,7 +48,7 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
         cells = [cell.model, cell.label, row["value"]]
         cells += [reference.label, row["other_value"]]
         reason = text_or_blank(row["reason"])
-        rows.append([*cells, effect_text(row), verdict_text(row), reason])
+        rows.append([*cells, effect_text(row), verdict_cell(row), reason])
     return Table(header, rows, frozenset({2, 4, 5}))
 
 

@@ -32,12 +32,13 @@ from kveval.report.data.comparisons import (
     naming_of,
     qualifier,
     values_text,
-    verdict_text,
-    verdict_words,
+    verdict_cell,
 )
+from kveval.report.data.metric_titles import METRIC_TITLES
+from kveval.report.data.vocabulary import verdict_words
 
 TTFT = "ttft_ms_p50"
-_PARITY_CHANCE = "chance that parity would show, %"
+_NONE_CHANCE = "chance of showing none, %"
 
 
 def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
@@ -71,7 +72,7 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             comparison = comparisons.get((cell, metric))
             if comparison:
                 row.append(_beside_change(measured, comparison, level))
-                row += [effect_text(comparison), verdict_text(comparison)]
+                row += [effect_text(comparison), verdict_cell(comparison)]
             else:
                 row += [_value_at(measured, cell, level, metric), "", ""]
         if not runs:
@@ -234,43 +235,52 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     return Table(header, rows, frozenset(range(2, 9)))
 
 
-def comparison_table(measured: Measured, model: str, metric: str) -> Table:
-    """Every comparison of a model and metric with its interval and verdict."""
-    table = measured.all_comparisons
+def comparison_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
+    """Every comparison of a model in every quantity, with its interval and verdict; by cell, then by quantity.
+
+    The cell that an arm is compared with is named where that is not the one baseline of the model.
+    """
     header = [
-        "arm",
-        "against",
-        "effect, % of the other cell (95 %)",
-        "p (Holm)",
-        "verdict",
+        *("arm", "quantity", "effect, % (95 %)", "verdict", "why"),
+        *("p (Holm)", f"runs, {measured.level_unit.heading}", _NONE_CHANCE),
     ]
-    header += [f"runs, {measured.level_unit.heading}", _PARITY_CHANCE, "why"]
+    one_baseline = len(baselines_of(plan, measured, model)) == 1
+    table = measured.all_comparisons
+    compared = table[table["model"] == model].to_dict("records")
     rows = []
-    compared = table[(table["model"] == model) & (table["metric"] == metric)].to_dict(
-        "records"
-    )
-    for row in sorted(
-        compared, key=lambda row: (rank_of(str(row["scenario"])), row["cpu_blocks"])
-    ):
-        at = " at ".join(
-            filter(None, (whole_number(row["runs"]), whole_number(row["level"])))
-        )
-        values = [
-            Cell.from_row(row).label,
-            baseline_label(row),
-            effect_text(row),
-            _p_value(row["p_holm"]),
-        ]
-        # The runs of a comparison without a verdict could not show parity.
-        chance = (
-            whole_number(row.get("parity_power_percent", math.nan))
-            if row["verdict"] in words.VERDICTS
-            else ""
-        )
-        rows.append(
-            [*values, verdict_text(row), at, chance, text_or_blank(row["reason"])]
-        )
-    return Table(header, rows, frozenset({2, 3, 5, 6}))
+    for row in sorted(compared, key=_by_cell_and_quantity):
+        named = baseline_label(row)
+        if one_baseline and is_against_baseline(plan, row):
+            named = ""
+        arm = Cell.from_row(row).label
+        against = f" against {named}" if named else ""
+        rows.append([f"{arm}{against}", *_compared_row(row)])
+    return Table(header, rows, frozenset({2, 5, 6, 7}))
+
+
+def _by_cell_and_quantity(row: Mapping[Any, Any]) -> tuple[Any, ...]:
+    quantities = [*METRIC_TITLES]
+    metric = str(row["metric"])
+    place = quantities.index(metric) if metric in quantities else len(quantities)
+    return rank_of(str(row["scenario"])), row["cpu_blocks"], place
+
+
+def _compared_row(row: Mapping[Any, Any]) -> list[str]:
+    """One row of `comparison_table`, without its first column."""
+    metric = row["metric"]
+    counts = (whole_number(row["runs"]), whole_number(row["level"]))
+    # The runs of a comparison without a verdict could show no absence of a difference.
+    judged = row["verdict"] in words.VERDICTS
+    chance = row.get("parity_power_percent", math.nan) if judged else math.nan
+    return [
+        METRIC_TITLES.get(metric, metric),
+        effect_text(row),
+        verdict_cell(row),
+        text_or_blank(row["reason"]),
+        _p_value(row["p_holm"]),
+        " at ".join(filter(None, counts)),
+        whole_number(chance),
+    ]
 
 
 def whole_number(value: float) -> str:
@@ -294,7 +304,7 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
     header = [
         "model",
         "better than the baseline",
-        "at parity with it",
+        "no relevant difference from it",
         "worse",
         "not decided",
         "conclusion",
@@ -354,7 +364,7 @@ def _conclusion(arms_by_column: Mapping[str, Sequence[str]], baseline: str) -> s
     )
     if len(better) == 1:
         return "the arm that is better" + (
-            " (others are undecided or not assessed)" if pending else ""
+            " (others have no verdict yet)" if pending else ""
         )
     if better:
         return "one of the arms that are better; the tables of arms against each other compare them"

@@ -23,7 +23,7 @@ from kveval.report.data.campaign import (
 from kveval.report.data.comparisons import (
     baseline_comparisons,
     effect_text,
-    verdict_text,
+    verdict_cell,
 )
 
 NONE_MET = "none met"
@@ -54,7 +54,7 @@ def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         row = [
             cell.label,
             beside or goodput_text(at[GOODPUT]),
-            _share(list(shares)),
+            numerals.mean_of(list(shares), most_decimals=1) if len(shares) else "",
         ]
         row += [*_verdict(plan, measured.all_comparisons, cell), _best(measured, cell)]
         rows.append(
@@ -83,16 +83,6 @@ def goodput_text(values: pd.Series[float]) -> str:
     return numerals.mean_of(list(known)) if (known > 0).any() else NONE_MET
 
 
-def _share(values: list[float]) -> str:
-    """The mean of shares in per cent, with at most one decimal."""
-    shown = numerals.mean_of(values) if values else ""
-    return (
-        shown
-        if len(shown.partition(".")[2]) < 2
-        else numerals.rounded(sum(values) / len(values), 1)
-    )
-
-
 def _verdict(
     plan: ReportPlan, table: pd.DataFrame, cell: Cell, *, explained: bool = False
 ) -> list[str]:
@@ -112,7 +102,7 @@ def _verdict(
         if explained and rows[0]["verdict"] not in words.VERDICTS
         else ""
     )
-    stated = verdict_text(rows[0])
+    stated = verdict_cell(rows[0])
     return [effect_text(rows[0]), f"{stated}: {reason}" if reason else stated]
 
 

@@ -118,12 +118,15 @@ def workload_yaml(name: str, workload: dict[str, Any]) -> str:
 def _document(made: MadeTrace, workload: dict[str, Any]) -> dict[str, Any]:
     document = asdict(made)
     if made.log is not None:
-        document["log"]["findings"] = {
-            "entries": made.log.findings.entries,
-            "fields": made.log.findings.fields,
-            "clock": made.log.findings.clock,
-            "units": sorted(made.log.findings.units),
+        facts = made.log.facts
+        findings = {
+            "entries": facts.entries,
+            "fields": facts.fields,
+            "clock": facts.clock,
+            "units": sorted(facts.units),
         }
+        del document["log"]["facts"]
+        document["log"] = {"findings": findings, **document["log"]}
     return {
         **document,
         "source": str(made.source),
@@ -184,10 +187,10 @@ def _lines(made: MadeTrace) -> Iterator[tuple[str, str]]:
 
 def _fields(log: LogSummary) -> str:
     texts = []
-    for kind, names in log.findings.fields.items():
+    for kind, names in log.facts.fields.items():
         text = f"{kind} from {' or '.join(names[:3])}"
         if kind == "time":
-            text += f" ({', '.join(sorted(log.findings.units))}, {log.findings.clock})"
+            text += f" ({', '.join(sorted(log.facts.units))}, {log.facts.clock})"
         texts.append(text)
     return "; ".join(texts)
 
@@ -262,8 +265,8 @@ def _assumptions(log: LogSummary, hash_tokens: int) -> Iterator[str]:
 
 
 def _notes_on_times(log: LogSummary) -> Iterator[str]:
-    if log.findings.clock == "without a zone":
+    if log.facts.clock == "without a zone":
         yield "The times name no zone; they are taken as UTC, which only matters where clocks were set meanwhile."
-    if log.findings.clock == "relative":
-        unit = " or ".join(sorted(log.findings.units))
+    if log.facts.clock == "relative":
+        unit = " or ".join(sorted(log.facts.units))
         yield f"The times are numbers from a start of the log's own, taken as {unit}; --time-unit says otherwise."

@@ -1,7 +1,7 @@
-"""The vocabulary of the first screen: six verdicts, and at most twelve warnings, each with what removes it.
+"""The vocabulary of the report: six verdicts; and of its first screen at most twelve warnings, each with what removes it.
 
-docs/verdicts.md has both as tables made from here. A table further down may say more; every check that is not among the
-warnings is counted ("61 checks passed") and listed in an appendix.
+docs/verdicts.md has both as tables made from here. Every check that is not among the warnings is counted ("61 checks
+passed") and listed in an appendix.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.statistics.findings import ground_codes
+from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import text_or_blank
-from kveval.report.data.comparisons import cost_text
 
 BETTER, WORSE = words.BETTER, words.WORSE
 NO_RELEVANT_DIFFERENCE = "no relevant difference"
@@ -24,11 +25,11 @@ VERDICTS: Mapping[str, str] = {
     BETTER: "the difference was shown, and is a gain",
     WORSE: "the difference was shown, and is a loss",
     NO_RELEVANT_DIFFERENCE: "the difference was shown to be smaller than the margin",
-    CANNOT_TELL_YET: "neither was shown; what would show it is among the warnings",
+    CANNOT_TELL_YET: "neither was shown, or too few runs count; what would show it is among the warnings",
     IDLE: "the arm's tier served next to nothing; with what it costs at most, or that it is worse all the same",
-    NOT_COMPARABLE: "the two sides differ in more than the arm, or too few of their runs count; with the reason",
+    NOT_COMPARABLE: "the two sides differ in more than the arm, or have nothing in common to compare; with the reason",
 }
-"""The six verdicts of the first screen -> what each means."""
+"""The six verdicts -> what each means. Tables for programs have the words of `verdict_words` in their place."""
 
 _OF_COLUMN = {
     **{word: word for word in (BETTER, WORSE)},
@@ -39,23 +40,39 @@ _OF_COLUMN = {
 
 
 def verdict_text(row: Mapping[Any, Any]) -> str:
-    """Return the verdict of a comparison as the first screen words it, with what an idle arm costs.
-
-    With the reason where that is what a reader needs; a verdict that is only indicated is named as such.
-    """
-    verdict, indication = verdict_of(row), text_or_blank(row.get("indication"))
-    if row["verdict"] == words.IDLE:
-        return cost_text(row)
-    if row["verdict"] == words.WORSE_IDLE:
-        return f"{IDLE}, and worse"
-    stated = f"{verdict}, indicates {indication}" if indication else verdict
-    reason = text_or_blank(row["reason"])
+    """Return the verdict of a comparison as the report words it, with the reason where that is what a reader needs."""
+    stated, reason = verdict_words(row), text_or_blank(row["reason"])
     has_reason = bool(reason) and row["verdict"] not in words.VERDICTS
     return f"{stated} ({reason})" if has_reason else stated
 
 
+def verdict_words(row: Mapping[Any, Any]) -> str:
+    """Return the verdict of a comparison as the report words it, with what an idle arm costs.
+
+    A verdict that is only indicated is named as such.
+    """
+    if row["verdict"] == words.IDLE:
+        return cost_text(row)
+    if row["verdict"] == words.WORSE_IDLE:
+        return f"{IDLE}, and worse"
+    verdict, indication = verdict_of(row), text_or_blank(row.get("indication"))
+    if not indication:
+        return verdict
+    pointed_to = _OF_COLUMN.get(indication, indication)
+    return f"{verdict}, indicates {pointed_to}"
+
+
+def cost_text(row: Mapping[Any, Any]) -> str:
+    """Return what an idle arm costs at most, rounded as its interval is."""
+    ends = (row["low_percent"], row["high_percent"])
+    most = numerals.end_of_effect(row["cost_percent"], *ends)
+    return f"{IDLE}, costs at most {most} %"
+
+
 def verdict_of(row: Mapping[Any, Any]) -> str:
     """Return the one of VERDICTS that a row of comparison.csv stands for."""
+    if row["verdict"] == words.NOT_ASSESSED and "few_runs" in ground_codes(row):
+        return CANNOT_TELL_YET
     return _OF_COLUMN.get(str(row["verdict"]), CANNOT_TELL_YET)
 
 
@@ -91,7 +108,10 @@ WARNINGS: Mapping[str, ReaderWarning] = {
         "`kveval check` compares two builds of the server",
     ),
     "idle": ReaderWarning("a tier served next to nothing", "`cpu_gib: [...]`, larger"),
-    "few_runs": ReaderWarning("intervals are wide: there are few runs", "`runs: 5`"),
+    "few_runs": ReaderWarning(
+        "there are too few runs for a verdict, or so few that intervals are wide",
+        "`runs: N`",
+    ),
     "undecided": ReaderWarning(
         "a difference is neither shown nor excluded", "`runs: N`"
     ),

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kveval.analysis import checks_campaign
 from kveval.analysis.levels import checks_import, checks_level, checks_run
 from kveval.analysis.levels.outcomes import COLUMNS, Severity, checks_in
 from kveval.analysis.system.metrics import SYSTEM_CHECKS
 from kveval.campaign.cell import Cell
-from kveval.host.findings import pluralize
-from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.data.campaign import Measured, ReportPlan, with_cell_labels
+from kveval.report.result.checks import check_findings
 from kveval.store.run_file import IMPORTED
+
+# The most checks that are named; of the others there is a number.
+_MOST = 2
 
 
 @dataclass(frozen=True)
 class CheckCounts:
     """`made`: the checks that apply to what was measured; `failed`, `warned`: a check's name -> how often it did.
 
-    `example`: a cell with a level that failed one, None without.
+    `messages`: the first finding of each, in words; `example`: a cell with a level that failed one, None without.
     """
 
     made: int
     failed: Mapping[str, int]
     warned: Mapping[str, int]
+    messages: Mapping[tuple[Severity, str], str] = field(default_factory=dict)
     example: Cell | None = None
 
     @property
@@ -41,16 +45,30 @@ class CheckCounts:
         return f"{self.passed} of {self.made} checks passed"
 
     def remarks(self) -> Iterator[str]:
-        """Yield what failed, with the number of times and the command that shows one, and how many others warned."""
-        names = [
-            f"`{name}` {pluralize(count, 'time')}"
-            for name, count in self.failed.items()
-        ]
-        if names:
-            where = f"; `kveval show {self.example.path}`" if self.example else ""
-            yield f"failed: {', '.join(names)}{where}"
-        if others := {*self.warned} - {*self.failed}:
-            yield f"{len(others)} [warned](#checks)"
+        """Yield what failed in words, the command that shows one, and how many others warned, with the most frequent."""
+        for name, count in [*self.failed.items()][:_MOST]:
+            finding = self._finding("fail", name)
+            yield f"[failed](#checks) {_times(count)}: {finding}"
+        if len(self.failed) > _MOST:
+            yield f"{len(self.failed) - _MOST} more [failed](#checks)"
+        if self.failed and self.example:
+            yield f"what failed, level by level: `kveval show {self.example.path}`"
+        others = [name for name in self.warned if name not in self.failed]
+        if others:
+            often = (
+                f"{_times(self.warned[others[0]])}: {self._finding('warn', others[0])}"
+            )
+            most = "" if len(others) == 1 else ", most often"
+            yield f"{len(others)} [warned](#checks){most} {often}"
+
+    def _finding(self, severity: Severity, name: str) -> str:
+        """The first finding of a check, in words; its name where the tables have no words."""
+        message = self.messages.get((severity, name))
+        return with_cell_labels(message) if message else f"`{name}`"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
 
 
 def check_counts(plan: ReportPlan, measured: Measured) -> CheckCounts:
@@ -65,7 +83,10 @@ def check_counts(plan: ReportPlan, measured: Measured) -> CheckCounts:
     if "check" in measured.checks:
         made += len(checks_in(checks_campaign))
     counts = _counts(measured, "fail"), _counts(measured, "warn")
-    return CheckCounts(made, *counts, _example(measured))
+    messages: dict[tuple[Severity, str], str] = {}
+    for finding in check_findings(measured):
+        messages.setdefault((finding.severity, finding.check), finding.message)
+    return CheckCounts(made, *counts, messages, _example(measured))
 
 
 def _example(measured: Measured) -> Cell | None:
