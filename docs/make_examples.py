@@ -33,8 +33,8 @@ HEAD = """# Examples: reports of campaigns that were measured
 Made by `python docs/make_examples.py RESULTS_FOLDER`, which copies a finished campaign's report and writes this page.
 A test fails where a campaign's file has changed since.
 
-| report | as a page (download it) | numbers for programs | measured by | workflow |
-|---|---|---|---|---|
+| report | numbers for programs; the page, to download | measured by | workflow |
+|---|---|---|---|
 """
 
 
@@ -113,9 +113,12 @@ def page(examples: Path) -> str:
     rows = []
     for file in sorted(examples.glob(f"*/{ORIGIN}")):
         name, origin = file.parent.name, json.loads(file.read_text(encoding="utf-8"))
-        links = (
-            f"[{origin['title']}]({name}/REPORT.md) | [report.html]({name}/report.html)"
-            f" | [report.json]({name}/report.json)"
+        known = [each for each in REPORTS[1:] if (file.parent / each).is_file()]
+        links = " | ".join(
+            [
+                f"[{origin['title']}]({name}/REPORT.md)",
+                ", ".join(f"[{each}]({name}/{each})" for each in known),
+            ]
         )
         rows.append(f"| {links} | `{origin['command']}` | {origin['kveval']} |\n")
     return HEAD + "".join(rows)
