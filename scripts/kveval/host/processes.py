@@ -38,7 +38,7 @@ from kveval.host.sessions import (
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WORKFLOW_VARIABLE = "KVEVAL_WORKFLOW_PROCESS"
-"""The environment variable with the identity of the snakemake that a job belongs to, as JSON.
+"""The environment variable with the identity of the snakemake, or kveval, that a job belongs to, as JSON.
 
 Ancestors do not tell an orphan: after the end of snakemake they are those of a job that was started by hand.
 """
@@ -239,9 +239,9 @@ def announce_workflow() -> None:
 
 
 def workflow_process() -> ProcessIdentity | None:
-    """Return the snakemake that this process is a job of, which may have ended; None for a job started by hand.
+    """Return the process that this one is a job of, which may have ended; None for a job started by hand.
 
-    It is None as well where that snakemake is on another host.
+    That is a snakemake, or a `kveval check`. It is None as well where that one is on another host.
     """
     announced = os.environ.get(WORKFLOW_VARIABLE)
     if announced is None:
@@ -252,7 +252,7 @@ def workflow_process() -> ProcessIdentity | None:
 
 @contextlib.contextmanager
 def stop_when_orphaned(poll_s: float = 1.0) -> Iterator[None]:
-    """Send this process SIGTERM once its snakemake has ended: after `kill -9` nothing else would stop it.
+    """Send this process SIGTERM once that which it is a job of has ended: after `kill -9` nothing else would stop it.
 
     Raises Terminated if it has ended already, as it may while a job starts.
     """

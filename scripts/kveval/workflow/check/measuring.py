@@ -14,7 +14,7 @@ from kveval.analysis.statistics.sentences import exclusion_words
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
-from kveval.host.processes import signals_deferred
+from kveval.host.processes import announce_workflow, signals_deferred
 from kveval.measure.progress import write_requested
 from kveval.measure.status import absence_of, job_log
 from kveval.store.run_file import read_run, stored_run
@@ -113,6 +113,7 @@ def _run_job(command: Sequence[str]) -> int:
     The job has a session of its own: a Ctrl-C in the terminal reaches it once, from here.
     """
     job = None
+    announce_workflow()
     try:
         with signals_deferred():
             job = subprocess.Popen(
