@@ -60,6 +60,8 @@ _METRICS: Sequence[tuple[str, str, Callable[[Any, Any], float]]] = (
         lambda n, h: n.nvmlDeviceGetCurrPcieLinkWidth(h),
     ),
 )
+NAMES = tuple(name for name, _, _ in _METRICS)
+"""The metrics, by name."""
 
 
 def exposition(nvml: Any, handles: Sequence[tuple[int, Any]]) -> str:

@@ -16,6 +16,7 @@ from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import collect
 from kveval.workflow.doctor.documents import planned
 from kveval.workflow.doctor.existing import examine_existing
+from kveval.workflow.doctor.gpus import examine_gpus, gpu_facts
 from kveval.workflow.doctor.local import (
     build_findings,
     examine_local,
@@ -85,6 +86,9 @@ def diagnose(
         else ()
     )
     found += [*examine_local(config, specifications, facts), *builds]
+    has_server = not isinstance(facts.versions, Failure)
+    if facts.gpus and has_server and not config.campaign.server.on_cpu:
+        found += examine_gpus(gpu_facts(server_environment))
     return [*found, *prometheus_findings(config)]
 
 
