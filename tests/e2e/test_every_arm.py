@@ -49,7 +49,7 @@ pytestmark = [
 
 # Of ten prefixes, in conversations of two requests: by as many, prefixes have come again.
 REQUESTS = 30
-SECONDS = (14, 56)
+SHORT_S, LONGEST_S = 14, 56
 
 
 @pytest.fixture(scope="module")
@@ -74,43 +74,55 @@ def tree(tmp_path_factory) -> Tree:
 
 @pytest.fixture(scope="module")
 def measured(tree) -> dict[str, dict]:
-    """Run one level of every arm, again and longer where it had too few requests; return run.json by scenario.
+    """Run one level of every arm; return run.json by scenario.
 
-    Also where a known defect of vLLM ended all attempts at it: that is no failure of the arm.
+    The first arm tells how long a level has to be on this machine; arms with too few requests all the same are measured
+    once more, as long as can be. So are those of which a known defect of vLLM ended all attempts.
     """
-    runs: dict[str, dict] = {}
-    for seconds in SECONDS:
-        tree.campaign["workloads"]["laptop-peak"] |= LOAD | {"seconds": seconds}
-        tree.configure(tree.campaign)
+    first, *_ = CELLS
+    runs = run_arms(tree, [first], SHORT_S)
+    for seconds in (seconds_like(runs.get(first)), LONGEST_S):
         wanting = [
             name for name in CELLS if name not in runs or served(runs[name]) < REQUESTS
         ]
-        pointers = [
-            f"results/campaigns/arms/{MODEL}/{name}/{CELLS[name]}/run-1/measurement.json"
-            for name in wanting
-        ]
-        if pointers:
-            code, output = tree.run(*pointers, limit_s=1500)
-            failed = absences(
-                [tree.folder / path for path in pointers],
-                tree.results,
-                tree.folder / "logs" / "arms",
-            )
-            # Tried again, longer: what a known defect of vLLM ended each time.
-            assert (code == 0) == (not failed), output[-6000:]
-            assert all(
-                KNOWN[NAME].link in absence.reason for absence in failed.values()
-            ), output[-6000:]
-        measured = [name for name in wanting if name in tree.measured()]
-        runs |= {
-            name: tree.run_json(f"{MODEL}/{name}/{CELLS[name]}") for name in measured
-        }
+        if wanting:
+            runs |= run_arms(tree, wanting, seconds)
     assert runs.keys() == CELLS.keys(), (
         f"every attempt at the others ended with {KNOWN[NAME].link}"
     )
     few = {name: served(run) for name, run in runs.items() if served(run) < REQUESTS}
-    assert not few, f"requests in {SECONDS[-1]} s: this machine is too busy"
+    assert not few, f"requests in {LONGEST_S} s: this machine is too busy"
     return runs
+
+
+def seconds_like(run: dict | None) -> int:
+    """Return how long a level has to be for enough requests, from one of SHORT_S, and a third more."""
+    if run is None:
+        return LONGEST_S
+    needed = round(SHORT_S * 1.33 * REQUESTS / max(1, served(run)))
+    return max(SHORT_S, min(LONGEST_S, needed))
+
+
+def run_arms(tree: Tree, names: list[str], seconds: int) -> dict[str, dict]:
+    """Measure these arms with levels of so many seconds; return run.json of those that a known defect did not end."""
+    tree.campaign["workloads"]["laptop-peak"] |= LOAD | {"seconds": seconds}
+    tree.configure(tree.campaign)
+    pointers = [
+        f"results/campaigns/arms/{MODEL}/{name}/{CELLS[name]}/run-1/measurement.json"
+        for name in names
+    ]
+    code, output = tree.run(*pointers, limit_s=1500)
+    failed = absences(
+        [tree.folder / path for path in pointers],
+        tree.results,
+        tree.folder / "logs" / "arms",
+    )
+    assert (code == 0) == (not failed), output[-6000:]
+    assert all(KNOWN[NAME].link in absence.reason for absence in failed.values()), (
+        output[-6000:]
+    )
+    measured = [name for name in names if name in tree.measured()]
+    return {name: tree.run_json(f"{MODEL}/{name}/{CELLS[name]}") for name in measured}
 
 
 def moved(run, counter):
