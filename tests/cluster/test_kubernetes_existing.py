@@ -25,7 +25,9 @@ pytestmark = [
     pytest.mark.workflow,
     pytest.mark.cluster,
     needs_cluster,
-    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl"),
+    pytest.mark.skipif(
+        shutil.which("kubectl") is None, reason="no kubectl: it must be in PATH"
+    ),
 ]
 TEAM, NAME = "team", "decode"
 TIER = ["--kv-transfer-config", "{}"]

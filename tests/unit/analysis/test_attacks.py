@@ -232,6 +232,12 @@ def test_an_arm_that_computes_up_to_the_power_limit_is_no_throttled_machine(
     assert row["basis_clocks"].startswith("equal limits, ")
 
 
+def test_a_power_limit_that_nobody_recorded_is_not_taken_for_an_equal_one() -> None:
+    frame = on_gpus(campaign(-0.1), gpu_throttled="sw_power_cap")
+    row = judged(frame.assign(gpu_power_limit_w=float("nan")))
+    assert row["qualifier"] == "GPU throttled on one side"
+
+
 def test_a_thermal_limit_beside_the_power_limit_is_said_beside_the_verdict() -> None:
     row = judged(
         on_gpus(

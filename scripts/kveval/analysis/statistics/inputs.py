@@ -302,7 +302,10 @@ def _throttled_otherwise(sides: Sides) -> ComparisonFinding | None:
     ours, theirs = _throttle_reasons(sides.arm), _throttle_reasons(sides.reference)
     if ours == theirs:
         return None
-    if ours ^ theirs == {_POWER_CAP}:
+    limits_known = all(
+        _known(rows, "gpu_power_limit_w") for rows in (sides.arm, sides.reference)
+    )
+    if limits_known and ours ^ theirs == {_POWER_CAP}:
         # What computes more draws more power. Under one limit that is an effect of the arm, not of the machine.
         return new_finding("at_power_limit", arm=_POWER_CAP in ours)
     return new_finding(
