@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import compileall
 import gc
 import os
 import sys
@@ -12,6 +13,7 @@ from hypothesis import settings
 from tests.support.cluster_chain import cluster
 from tests.support.fault_chain import Chain, stand_in_environment
 from tests.support.parallel import Together, command_alone, give_way, in_turn
+from tests.support.paths import SCRIPTS
 from tests.support.testbed import cluster_api, namespace
 from xdist.remote import Producer
 
@@ -34,6 +36,12 @@ settings.load_profile("any machine")
 os.environ["KVEVAL_QUIET_WAIT_S"] = "0"
 
 _DETECTION = "seconds_to_detection"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compile the library once, in the process that starts the others: copies of the workflow take it from there."""
+    if not hasattr(config, "workerinput"):
+        compileall.compile_dir(SCRIPTS, quiet=2, workers=0)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -16,7 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-from tests.gates.library import REPOSITORY, defining_id
+from tests.gates.library import defining_id
+from tests.support.paths import copy_parts
 
 MEASURED = Path(__file__).parent / "fixture" / "measured.tar.xz"
 SHA256 = "4ed5d7cc8b48694f687617a88d5e24e13d37b689b06d3b3285cd9c7c7ecb7387"
@@ -35,15 +36,10 @@ pytestmark = pytest.mark.workflow
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A copy of the workflow with the store and the results, and nothing that could serve."""
-    for part in PARTS:
-        source, target = REPOSITORY / part, tmp_path / part
-        if source.is_dir():
-            ignored = shutil.ignore_patterns("__pycache__")
-            shutil.copytree(source, target, ignore=ignored)
-        else:
-            shutil.copy2(source, target)
+    copy_parts(tmp_path, PARTS)
     # Snakemake takes a script that is younger than what it made for a changed one.
-    for path in tmp_path.rglob("*"):
+    inputs = ("Snakefile", "config/**/*", "rules/*", "scripts/*.py")
+    for path in (path for pattern in inputs for path in tmp_path.glob(pattern)):
         os.utime(path, (0, BEFORE_RESULTS))
     with tarfile.open(MEASURED) as archive:
         archive.extractall(tmp_path, filter="data")

@@ -20,12 +20,12 @@ import psutil
 import pytest
 import yaml
 from tests.support.leftovers import Trace
-from tests.support.paths import REPOSITORY, STAND_INS
+from tests.support.paths import REPOSITORY, STAND_INS, copy_parts
 
 from kveval.configuration.loading import load_config
 from kveval.pcp.installation import RecordingError, require_pcp
 
-PARTS = ("config", "manifests", "rules", "scripts", "profiles", "envs")
+PARTS = ("Snakefile", "config", "manifests", "rules", "scripts", "profiles", "envs")
 CELL = "Qwen3-0.6B/no-offload/0"
 SCENARIO = "no-offload"
 CAMPAIGN: dict[str, Any] = {
@@ -95,15 +95,7 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 def workflow_copy(folder: Path) -> Path:
     """Copy the workflow, without what it has produced, into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for part in PARTS:
-        shutil.copytree(
-            REPOSITORY / part,
-            folder / part,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
-    shutil.copy2(REPOSITORY / "Snakefile", folder)
-    return folder
+    return copy_parts(folder, PARTS)
 
 
 def stand_in_environment(folder: Path) -> Path:

@@ -1,6 +1,7 @@
 """Where things lie in the repository."""
 
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -19,3 +20,20 @@ def library_files(root: Path = SCRIPTS) -> Iterator[Path]:
         for path in (root / package).rglob("*.py"):
             if path.relative_to(root).parts[1] not in ("tests", "build"):
                 yield path
+
+
+def copy_parts(folder: Path, parts: Iterable[str]) -> Path:
+    """Copy files and folders of the repository into `folder`, which is made if it is not there.
+
+    Compiled modules are copied, too: each copy would compile all of them again. What another process is writing at the
+    moment is not.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    unfinished = shutil.ignore_patterns("*.pyc.*")
+    for part in parts:
+        source = REPOSITORY / part
+        if source.is_dir():
+            shutil.copytree(source, folder / part, ignore=unfinished)
+        else:
+            shutil.copy2(source, folder / part)
+    return folder

@@ -2,12 +2,11 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from tests.support.paths import REPOSITORY
+from tests.support.paths import copy_parts
 
 from kveval.configuration.loading import load_config
 from kveval.report.figures.names import FAMILIES
@@ -125,15 +124,7 @@ def sizes(cells: int) -> range:
 
 def make_campaign(folder: Path, cells: int, runs: int) -> None:
     """Copy the workflow and give it a campaign of `cells` cells."""
-    for part in PARTS:
-        source = REPOSITORY / part
-        if source.is_dir():
-            shutil.copytree(
-                source, folder / part, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        else:
-            folder.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, folder / part)
+    copy_parts(folder, PARTS)
     models = {name: {"extends": "Qwen3-8B"} for name in _models()}
     tiered = {
         f"tier-{number}": {"extends": "native-offload"} for number in range(TIERED)

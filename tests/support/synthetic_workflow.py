@@ -1,14 +1,13 @@
 """A copy of the workflow with a made-up campaign in it, measured and compared: only what is published is missing."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import yaml
 from tests.support import synthetic_campaign as campaign
-from tests.support.paths import REPOSITORY
+from tests.support.paths import REPOSITORY, copy_parts
 
 from kveval.analysis.cells import rows_of
 from kveval.analysis.peaks import collect_tables
@@ -22,10 +21,7 @@ PUBLISHED = REPOSITORY / "config" / "campaigns" / "feb-2026.yaml"
 
 def make_workflow(folder: Path, keys: Sequence[Cell]) -> None:
     """Copy the workflow and put a campaign's tables, pointers and recordings where its rules would."""
-    for part in PARTS:
-        source = REPOSITORY / part
-        copy = shutil.copytree if source.is_dir() else shutil.copy2
-        copy(source, folder / part)
+    copy_parts(folder, PARTS)
     matrix = [
         {
             "models": [cell.model],

@@ -19,7 +19,7 @@ import yaml
 from benchmarks import campaign_files as files
 from tests.support import synthetic_campaign as tables
 from tests.support.command import kveval
-from tests.support.paths import REPOSITORY
+from tests.support.paths import copy_parts
 from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 
@@ -135,10 +135,7 @@ def make_measurable(folder, config, archive):
 def february(tmp_path_factory):
     """A workflow in which the February campaign is finished: one run of each cell, at three levels."""
     folder = tmp_path_factory.mktemp("follow-up") / "repository"
-    folder.mkdir()
-    for part in PARTS:
-        copy = shutil.copytree if (REPOSITORY / part).is_dir() else shutil.copy2
-        copy(REPOSITORY / part, folder / part)
+    copy_parts(folder, PARTS)
     (folder / "scripts" / "benchmark.py").write_text(STAND_IN)
     campaign = yaml.safe_load((folder / FEBRUARY).read_text())
     campaign["workloads"] = {

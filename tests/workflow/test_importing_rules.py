@@ -12,6 +12,7 @@ import pytest
 import yaml
 from tests.support.guidellm_reports import START, Story
 from tests.support.import_sheets import Row, correct
+from tests.support.paths import copy_parts
 from tests.support.report_text import whole_report
 from tests.support.result_trees import (
     HOUR,
@@ -20,7 +21,7 @@ from tests.support.result_trees import (
     write_level,
     write_report,
 )
-from tests.workflow.test_reruns import PARTS, REPOSITORY, snakemake
+from tests.workflow.test_reruns import PARTS, snakemake
 
 from kveval.analysis.verdict import METRICS
 
@@ -38,15 +39,7 @@ RESULTS = Path("results/campaigns/old-results")
 def workflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the workflow with a tree of three repetitions, a damaged and an unknown result."""
     folder: Path = tmp_path_factory.mktemp("imports") / "repository"
-    for part in PARTS:
-        source = REPOSITORY / part
-        if source.is_dir():
-            shutil.copytree(
-                source, folder / part, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        else:
-            folder.mkdir(exist_ok=True)
-            shutil.copy2(source, folder / part)
+    copy_parts(folder, PARTS)
     write_campaign_tree(folder / "tree", runs=3, rates=(4, 8))
     damaged = write_level(
         folder / "tree" / "repetition-1",

@@ -5,7 +5,6 @@ The pods are processes of this machine that see no folder of the workflow's: a b
 
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +15,12 @@ from pathlib import Path
 import pytest
 from tests.support import import_sheets, plugins, s3_server
 from tests.support.fault_chain import ADOPTED
+from tests.support.paths import copy_parts
 from tests.support.report_text import whole_report
 from tests.support.result_trees import write_campaign_tree
 from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
 from tests.support.testbed import Testbed, a_namespace, own_testbed, wait_until
-from tests.workflow.test_reruns import PARTS, REPOSITORY
+from tests.workflow.test_reruns import PARTS
 
 from kveval.engines.kubernetes.api.client import Api
 
@@ -170,14 +170,7 @@ def bucket_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def site(tmp_path: Path, testbed: Testbed, bucket_address: str) -> Iterator[Site]:
     folder = tmp_path / "repository"
     folder.mkdir()
-    for part in PARTS:
-        source = REPOSITORY / part
-        if source.is_dir():
-            shutil.copytree(
-                source, folder / part, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        else:
-            shutil.copy2(source, folder / part)
+    copy_parts(folder, PARTS)
     results = write_campaign(folder, LEVELS)
     # What git knows is what the jobs get.
     for command in (["init", "--quiet"], ["add", "--all"]):

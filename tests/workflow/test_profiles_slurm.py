@@ -11,8 +11,9 @@ import pytest
 import yaml
 from tests.support import import_sheets, plugins, slurm_testbed
 from tests.support.fault_chain import ADOPTED
+from tests.support.paths import REPOSITORY, copy_parts
 from tests.support.result_trees import write_campaign_tree
-from tests.workflow.test_reruns import PARTS, REPOSITORY, fill_store
+from tests.workflow.test_reruns import PARTS, fill_store
 
 PLUGINS = (
     "snakemake_executor_plugin_slurm",
@@ -43,14 +44,7 @@ def workflow(tmp_path: Path) -> Path:
     """A copy of the workflow with results to import: one run of two cells."""
     folder = tmp_path / "repository"
     folder.mkdir()
-    for part in PARTS:
-        source = REPOSITORY / part
-        if source.is_dir():
-            shutil.copytree(
-                source, folder / part, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        else:
-            shutil.copy2(source, folder / part)
+    copy_parts(folder, PARTS)
     write_campaign_tree(folder / "tree", runs=1, rates=(4,))
     campaign = {
         "name": "old-results",

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from tests.support.command import kveval
 from tests.support.fault_chain import ADOPTED
-from tests.support.paths import REPOSITORY
+from tests.support.paths import copy_parts
 
 from kveval.configuration.loading import load_config
 from kveval.host import hardware
@@ -86,15 +86,7 @@ def fill_store(folder: Path) -> None:
 def measured(tmp_path_factory) -> Path:
     """A workflow whose measurements are all there."""
     folder = tmp_path_factory.mktemp("measured") / "repository"
-    for part in PARTS:
-        source = REPOSITORY / part
-        if source.is_dir():
-            shutil.copytree(
-                source, folder / part, ignore=shutil.ignore_patterns("__pycache__")
-            )
-        else:
-            folder.mkdir(exist_ok=True)
-            shutil.copy2(source, folder / part)
+    copy_parts(folder, PARTS)
     fill_store(folder)
     output = snakemake(folder, "report", "--until", "benchmark")
     assert output.count(ADOPTED) == 9

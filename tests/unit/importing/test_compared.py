@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from benchmarks import campaign_files as files
-from tests.support.config_files import CONFIG, RAW, ROOT, dump
+from tests.support.config_files import CONFIG, RAW, dump
+from tests.support.paths import copy_parts
 from tests.support.synthetic import run_description
 
 from kveval.campaign.cell import Cell
@@ -247,9 +248,7 @@ def measure(folder, config, archive, speed):
 @pytest.mark.workflow
 def test_two_finished_campaigns_give_one_report(catalogues, tmp_path, monkeypatch):
     folder = catalogues(old=OLD, new=NEW, both=BOTH)
-    for part in ("Snakefile", "rules", "scripts", "profiles", "envs"):
-        copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy2
-        copy(ROOT / part, tmp_path / part)
+    copy_parts(tmp_path, ("Snakefile", "rules", "scripts", "profiles", "envs"))
     (tmp_path / "recording").mkdir()
     files.recording(tmp_path / "recording", 60)
     archive = tmp_path / "recording" / "pcp.tar.zst"

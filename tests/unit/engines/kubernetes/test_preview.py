@@ -1,7 +1,6 @@
 """`snakemake preview` of a cluster campaign: every document of a cell as YAML, and nothing else."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 import yaml
 from tests.support.cluster_cells import cells, variants
 from tests.support.config_files import RELEASES
-from tests.support.paths import REPOSITORY
+from tests.support.paths import copy_parts
 
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.rendering import (
@@ -57,17 +56,8 @@ def test_the_measurement_is_named():
 
 @pytest.mark.workflow
 def test_snakemake_writes_the_preview(tmp_path):
-    for part in (
-        "Snakefile",
-        "config",
-        "manifests",
-        "profiles",
-        "rules",
-        "scripts",
-        "envs",
-    ):
-        source = REPOSITORY / part
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, tmp_path / part)
+    parts = ("Snakefile", "config", "manifests", "profiles", "rules", "scripts", "envs")
+    copy_parts(tmp_path, parts)
     # Braces of a site are no wildcards.
     site = {
         "address": "http://10.0.0.9:{port}",
