@@ -87,6 +87,8 @@ class Levels:
             look = first_look(self.job, entry, self.scratch)
             delivered[level.streams] = look.throughput_tok_s
             self._require_within_limit(level, look)
+            if look.throughput_tok_s:
+                self.progress.say(f"{self._named(level)}: {look.in_words}")
             for word in look.flagged:
                 self.progress.say(f"{self._named(level)}: a check warns · {word}")
             measured.append(
@@ -261,6 +263,13 @@ class FirstLook(NamedTuple):
     throughput_tok_s: float
     requests_per_minute: float
     flagged: list[str]
+
+    @property
+    def in_words(self) -> str:
+        """What was delivered, for the terminal: three digits, since a single run has no interval."""
+        rates = (self.throughput_tok_s, self.requests_per_minute)
+        tokens, requests = (f"{float(f'{rate:.3g}'):,.10g}" for rate in rates)
+        return f"{tokens} output tok/s, {requests} requests a minute"
 
 
 def import_first_look() -> None:

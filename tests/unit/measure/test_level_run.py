@@ -191,3 +191,22 @@ def test_more_requests_a_minute_than_a_server_may_get_end_the_run(
     with pytest.raises(MeasurementError, match="61 requests a minute") as error:
         measuring.measure()
     assert error.value.code == "above_most_requests"
+
+
+@pytest.mark.parametrize(
+    ("look", "text"),
+    [
+        (FirstLook(1234.5, 61.27, []), "1,230 output tok/s, 61.3 requests a minute"),
+        (FirstLook(0.0, 0.0, ["not judged yet: no report"]), None),
+    ],
+)
+def test_a_level_says_what_it_delivered_as_soon_as_that_is_known(
+    look: FirstLook, text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measuring = levels(tmp_path, SlowSession(answer_s=1.0))
+    monkeypatch.setattr(measuring, "_level", lambda level, title: {})
+    monkeypatch.setattr(level_run, "first_look", lambda *_: look)
+    measuring.measure()
+    lines = (tmp_path / "log").read_text().splitlines()
+    delivered = [line.partition(": ")[2] for line in lines if "output tok/s" in line]
+    assert delivered == ([text] if text else [])
