@@ -28,8 +28,8 @@ _COLOURS = 32
 _UNSEEN = (
     (re.compile(r"<metadata>.*?</metadata>", re.DOTALL), ""),
     (re.compile(r"\s*\n\s*"), " "),
-    (re.compile(r"(\d\.\d\d)\d+"), r"\1"),
 )
+_TAG, _LONG_NUMBER = re.compile(r"<[^>]*>"), re.compile(r"(\d\.\d\d)\d+")
 # What may stand in a URI in quotation marks as it is.
 _UNQUOTED = " /:=;,()!*?+~-_.@'"
 _SCRIPTS = ("vendor/sortable.js", "vendor/sortable.a11y.js", "page.js")
@@ -95,9 +95,13 @@ def data_uri(figure: Path) -> str:
 
 
 def _drawing_uri(svg: str) -> str:
-    """A drawing as a data URI, without what does not show: its description, indentation, digits below 0.01 points."""
+    """A drawing as a data URI, without what does not show: its description, indentation, digits below 0.01 points.
+
+    Numbers in its texts keep all their digits: they are no places.
+    """
     for pattern, replacement in _UNSEEN:
         svg = pattern.sub(replacement, svg)
+    svg = _TAG.sub(lambda tag: _LONG_NUMBER.sub(r"\1", tag[0]), svg)
     return f"data:image/svg+xml,{quote(svg, safe=_UNQUOTED)}"
 
 
