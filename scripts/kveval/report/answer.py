@@ -97,7 +97,7 @@ def answer_of(
         (*sentences[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
         next((name for name in preferred if name in figures), ""),
         tuple(step.text for step in steps),
-        command_of(plan, steps),
+        command_of(steps),
         () if several else model_tiles(plan, measured, rows),
         models_table(plan, measured, rows) if several else None,
     )

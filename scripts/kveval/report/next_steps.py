@@ -32,6 +32,7 @@ _MOST = 4
 _few = partial(abbreviate, most=2)
 # More runs than this are not proposed.
 _WORTHWHILE = 20
+_REPEAT = "`kveval repeat --disturbed`"
 _WHILE_IDLE = "find out what slows it while its tier serves nothing; `check` compares two builds of the server"
 
 
@@ -39,14 +40,13 @@ _WHILE_IDLE = "find out what slows it while its tier serves nothing; `check` com
 class NextStep:
     """A step in words, with the code of the warning that it answers (`vocabulary.WARNINGS`).
 
-    `repeat`: the report's command takes it, with the campaign's `settings` changed (KEY=VALUE).
-    `first`: until this is done, that command would not help.
+    `command`: what takes it, "" if nothing to paste does.
+    `first`: until this is done, the commands of others would not help.
     """
 
     code: str
     text: str
-    repeat: bool = False
-    settings: str = ""
+    command: str = ""
     first: bool = False
 
 
@@ -56,18 +56,16 @@ def next_steps(
     """Return at most four steps; `metric`: the metric that the answer is about."""
     rows = baseline_comparisons(plan, measured.comparison, metric)
     name = _namer(plan)
-    more = [*_undecided(plan, rows, name)] or [*_more_runs(rows)]
+    more = [*_undecided(plan, rows, name)] or [*_more_runs(plan, rows)]
     causes = [*_disturbed(plan, measured), *_missing(plan, measured, name)]
     steps = [*causes, *_without_verdict(plan, rows, name), *more]
     return tuple([*steps, *_edge(measured, name), *_miniature(measured)][:_MOST])
 
 
-def command_of(plan: ReportPlan, steps: Iterable[NextStep]) -> str:
-    """Return the command that takes the first of the steps that one can take by the report's command; "" for none."""
-    step = next((step for step in steps if step.repeat or step.first), None)
-    if step is None or step.first:
-        return ""
-    return plan.command_with(step.settings)
+def command_of(steps: Iterable[NextStep]) -> str:
+    """Return the command of the first step that has one; "" for none, or if another step has to come first."""
+    step = next((step for step in steps if step.command or step.first), None)
+    return step.command if step is not None else ""
 
 
 def _namer(plan: ReportPlan) -> Callable[[Cell], str]:
@@ -86,10 +84,10 @@ def _missing(
     if absent:
         cells = _few([name(cell) for cell in absent])
         text = f"Measure the missing cells, {cells}: `report` measures only those."
-        yield NextStep("missing", text, repeat=True)
+        yield NextStep("missing", text, plan.command_with(""))
     elif runs > 0:
         text = f"Measure the {runs} missing runs: `report` measures only those."
-        yield NextStep("missing", text, repeat=True)
+        yield NextStep("missing", text, plan.command_with(""))
 
 
 def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[NextStep]:
@@ -103,12 +101,10 @@ def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[NextStep]:
     count = f"{len(disturbed.runs)} of {len(measured.runs)} runs"
     took = f"other programs took up to {most:.0f} % of this machine's processors in {count}"
     blocks = pluralize(disturbed.needed, "further block")
-    yield NextStep(
-        "disturbed",
-        f"Wait until the machine is quiet, then `kveval repeat --disturbed`, with the campaign's file: {took};"
-        f" it plans {blocks}, one run of every cell each.",
-        first=True,
-    )
+    command = plan.repeat_command
+    named = f"`{command}`" if command else f"{_REPEAT}, with the campaign's file"
+    text = f"Wait until the machine is quiet, then {named}: {took}; it plans {blocks}, one run of every cell each."
+    yield NextStep("disturbed", text, command, first=True)
 
 
 def _without_verdict(
@@ -132,7 +128,7 @@ def _step_to_verdict(plan: ReportPlan, row: Mapping[Any, Any]) -> NextStep | Non
         if more is None or row["verdict"] == words.NOT_EXERCISED:
             return NextStep("no_verdict", next_step_for(plan, row))
         text = more.in_words(plan)
-        return NextStep("few_runs", text, repeat=True, settings=more.settings(plan))
+        return NextStep("few_runs", text, plan.command_with(more.settings(plan)))
     if row["verdict"] == words.WORSE_IDLE:
         return NextStep("slower_while_idle", _WHILE_IDLE)
     return NextStep("idle", TO_BE_ACTIVE) if words.is_of_idle_arm(row) else None
@@ -162,18 +158,19 @@ def _undecided(
         runs = max(*few.values(), max(int(row["runs"]) for row in open_) + 1)
         difference = f"a difference of {100 * plan.margin:g} % for {_few([*few])}"
         text = f"`runs: {runs:.0f}` would resolve {difference}."
-        yield NextStep("undecided", text, repeat=True, settings=f"runs={runs:.0f}")
+        yield NextStep("undecided", text, plan.command_with(f"runs={runs:.0f}"))
     many = [named for named in needed if named not in few]
     if many:
         step = "longer levels, or a machine that does nothing else: at this spread, more runs are not enough"
         yield NextStep("spread", f"For {_few(many)}: {step}.")
 
 
-def _more_runs(rows: list[dict[Any, Any]]) -> Iterator[NextStep]:
+def _more_runs(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[NextStep]:
     decided = [row for row in rows if row["verdict"] in words.VERDICTS]
     if decided and max(int(row["runs"]) for row in decided) < MIN_RUNS + 2:
         text = f"`runs: {MIN_RUNS + 2}` narrows the intervals; existing runs are kept."
-        yield NextStep("few_runs", text, repeat=True, settings=f"runs={MIN_RUNS + 2}")
+        command = plan.command_with(f"runs={MIN_RUNS + 2}")
+        yield NextStep("few_runs", text, command)
 
 
 def _edge(measured: Measured, name: Callable[[Cell], str]) -> Iterator[NextStep]:

@@ -251,6 +251,12 @@ def test_other_programs_beside_the_runs_are_named_before_all_that_is_undecided()
         f" took up to 52 % of this machine's processors in {count} of {count} runs; it plans 3 further blocks, one run"
         " of every cell each."
     )
+    command = "kveval repeat --disturbed config/campaigns/mine.yaml"
+    measuring = "snakemake --cores 4 report --configfile config/campaigns/mine.yaml"
+    plan = dataclasses.replace(small.plan(), command=measuring, repeat_command=command)
+    answer = answer_of(plan, beside(52.3))
+    assert answer.command == command
+    assert f"then `{command}`: other programs" in answer.next_steps[0]
     assert not any("kveval repeat" in one for one in said(beside(4)).next_steps)
     # Further blocks of a campaign with bridges would be taken for those of another time.
     plan = small.plan()

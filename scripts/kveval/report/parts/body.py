@@ -136,16 +136,25 @@ def first_screen(
     if answer.models is not None:
         yield answer.models
         yield Paragraph(validity_sentence(plan, measured))
-    if answer.command:
-        yield from headed("Next", Code(answer.command))
+    yield from headed("Next", *_next(answer))
     yield from pictures.take(answer.figure)
     *sentences, basis = answer.sentences
     sizes = tier_sizes_in_words(measured.tier_sizes())
     tiers = f" Tiers in host memory: {sizes}." if sizes else ""
     yield from headed("In words", Bullets([*sentences, f"{basis}{tiers}"]))
-    steps = [Bullets(answer.next_steps)] if answer.next_steps else []
+    # The first one is above, if no command stands there.
+    further = answer.next_steps if answer.command else answer.next_steps[1:]
+    steps = [Bullets(further)] if further else []
     yield from headed("What would make the answer more certain", *steps)
     yield from headed("About this campaign", *_description(plan))
+
+
+def _next(answer: CampaignAnswer) -> Iterator[Block]:
+    """Yield what to do next: the command to paste, or in words what no command does."""
+    if answer.command:
+        yield Code(answer.command)
+    elif answer.next_steps:
+        yield Paragraph(answer.next_steps[0])
 
 
 def _description(plan: ReportPlan) -> Iterator[Block]:
