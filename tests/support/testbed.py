@@ -336,12 +336,14 @@ def own_testbed(
 def _programs(scripts: Path, cache: Path) -> Path:
     """Lay out the testbed's programs so that several control planes run on one host.
 
-    Of the controller manager's old port 10252, which start.sh leaves as it is, there is one: it ended at once without.
+    They are unpacked once, where start.sh does it, too. Of the controller manager's old port 10252, which start.sh leaves
+    as it is, there is one: it ended at once without.
     """
     usual = (
         Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         / "kube-testbed"
     )
+    usual.mkdir(parents=True, exist_ok=True)
     own = cache / "kube-testbed"
     own.mkdir(parents=True, exist_ok=True)
     for name, option in (
@@ -351,18 +353,21 @@ def _programs(scripts: Path, cache: Path) -> Path:
     ):
         program = usual / name
         if not program.exists():
-            program = own / f"{name}-itself"
-            with (
-                lzma.open(scripts / "bin" / f"{name}.xz") as packed,
-                program.open("wb") as unpacked,
-            ):
-                shutil.copyfileobj(packed, unpacked)
-            program.chmod(0o755)
+            _unpack(scripts / "bin" / f"{name}.xz", program)
         (own / name).write_text(
             f'#!/bin/sh\nexec {shlex.quote(str(program))} "$@" {option}\n'
         )
         (own / name).chmod(0o755)
     return cache
+
+
+def _unpack(archive: Path, program: Path) -> None:
+    """Unpack a program; whoever looks finds it whole, or not at all."""
+    unfinished = program.with_name(f"{program.name}.{uuid.uuid4().hex}")
+    with lzma.open(archive) as packed, unfinished.open("wb") as unpacked:
+        shutil.copyfileobj(packed, unpacked)
+    unfinished.chmod(0o755)
+    unfinished.replace(program)
 
 
 def free_pair() -> int:
