@@ -8,13 +8,15 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, parse_runs, rows_of
+from kveval.analysis.cells import THROUGHPUT, kept_runs, parse_runs, rows_of
 from kveval.analysis.one_request import one_request_times
+from kveval.analysis.statistics.exclusions import is_active
 from kveval.analysis.statistics.findings import ground_codes, read_exclusions
 from kveval.analysis.waterfall import read_leaks
 from kveval.campaign.cell import Cell
 from kveval.report.answer import CampaignAnswer
 from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
+from kveval.report.data.comparisons import is_against_baseline
 from kveval.report.data.run_facts import (
     distinct_workloads,
     machine_descriptions,
@@ -41,6 +43,7 @@ from kveval.report.result.model import (
     ReportedFigure,
     ReportedInterval,
     ReportedLeak,
+    ReportedMean,
     ReportedOrigin,
     ReportedTimes,
 )
@@ -148,13 +151,28 @@ def _cell(plan: ReportPlan, measured: Measured, cell: Cell) -> ReportedCell:
     return ReportedCell(
         **cell.row,
         runs=[f"{run.measurement}/run-{run.run}" for run in runs],
+        runs_requested=plan.runs_of(cell),
         peak=_peak(plan, peaks.iloc[0]) if len(peaks) else None,
-        missing=None if runs else measured.why_missing(cell),
+        missing=None if len(peaks) else measured.why_missing(cell),
+        kept_means=_kept_means(measured.comparison, cell),
         device_cache_tokens=tiers.device if tiers else None,
         cpu_tier_tokens=tiers.cpu if tiers else None,
         working_set_tokens={str(level): size for level, size in working_set.items()},
         levels=level_results(measured.levels_of(cell).to_dict("records")),
     )
+
+
+def _kept_means(comparison: pd.DataFrame, cell: Cell) -> dict[str, ReportedMean]:
+    """Metric -> the runs that a cell's comparisons with baselines rest on; without the metrics that have none."""
+    kept = {
+        metric: kept_runs(comparison, cell, metric)
+        for metric in comparison["metric"].unique()
+    }
+    return {
+        metric: ReportedMean(runs=[*of_metric.runs], mean=of_metric.mean)
+        for metric, of_metric in kept.items()
+        if of_metric.runs
+    }
 
 
 def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Peak:
@@ -163,6 +181,7 @@ def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Peak:
         bracketed=bool(peak["bracketed"]),
         plateau=peak["plateau"],
         runs=int(peak["runs"]),
+        active=is_active(peak),
         throughput_tok_s=ReportedInterval(
             value=peak[THROUGHPUT],
             low=peak["throughput_low_tok_s"],
@@ -197,6 +216,7 @@ def _comparison(plan: ReportPlan, row: Row) -> ReportedComparison:
         columns
         | {
             "against": against,
+            "with_baseline": is_against_baseline(plan, row),
             "effect_percent": _effect(row),
             "reason": text_or_blank(row["reason"]),
             "shown_verdict": verdict_of(row),

@@ -11,7 +11,7 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.paths import REPOSITORY
 from tests.support.report_text import result_of
 
-from kveval.analysis.cells import rows_of
+from kveval.analysis.cells import THROUGHPUT, kept_runs, rows_of
 from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.waterfall import LEAKS
 from kveval.campaign.cell import Cell
@@ -103,6 +103,31 @@ def test_declared_pairs_and_averages_are_in_it(
     assert content["averages"][0]["effect_percent"]["low"] is None
 
 
+def test_what_a_cell_was_asked_for_and_what_its_comparisons_keep_is_in_it(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    pair = measured.comparison.iloc[[0]].assign(baseline=CELL.path)
+    again = {"cell_runs": [5, *[3] * 33]}
+    result = result_of(
+        dataclasses.replace(plan, **again),
+        dataclasses.replace(measured, contrasts=pair),
+    )
+    assert {cell.cell: cell.runs_requested for cell in result.cells}[plan.cells[0]] == 5
+    kept = kept_runs(measured.comparison, CELL, THROUGHPUT)
+    in_result = result.by_cell[CELL].kept_means[THROUGHPUT]
+    assert (tuple(in_result.runs), in_result.mean) == (kept.runs, kept.mean)
+    assert result.by_cell[CELL].peak.active is True
+    assert [each.with_baseline for each in result.comparisons[-2:]] == [True, False]
+    compared = measured.comparison[measured.comparison["metric"] == THROUGHPUT]
+    chances = {
+        Cell.from_row(row): row["parity_power_percent"]
+        for row in compared.to_dict("records")
+    }
+    own = result.with_baselines(THROUGHPUT)
+    assert own.keys() == chances.keys()
+    assert own[CELL].parity_power_percent == chances[CELL]
+
+
 def test_where_hits_are_lost_is_in_it_by_code(
     plan: ReportPlan, measured: Measured
 ) -> None:
@@ -150,7 +175,12 @@ def test_a_report_of_an_earlier_version_is_read(
     for later in ("one_request", "checks", "predictions", "leaks"):
         del content[later]
     for cell in content["cells"]:
-        del cell["levels"]
+        for later in ("levels", "runs_requested", "kept_means"):
+            del cell[later]
+        del cell["peak"]["active"]
+    for comparison in content["comparisons"]:
+        for later in ("with_baseline", "parity_power_percent"):
+            del comparison[later]
     (tmp_path / "report.json").write_text(json.dumps(content | {"unknown": 1}))
     result = read_result(tmp_path / "report.json")
     assert (result.checks, result.predictions) == ([], [])
@@ -174,5 +204,10 @@ def test_levels_and_checks_are_those_of_the_tables(
     at = rows[rows["level"] == 300]
     assert cell.levels[2].runs == len(at)
     assert cell.levels[2].ttft_ms_p50 == pytest.approx(at["ttft_ms_p50"].mean())
+    assert cell.values(300, "ttft_ms_p50") == list(at["ttft_ms_p50"])
+    assert cell.values(300, THROUGHPUT, [1, 3]) == [
+        *at[at["run"].isin([1, 3])][THROUGHPUT]
+    ]
+    assert cell.values(7, THROUGHPUT) == cell.values(None, THROUGHPUT) == []
     found = sum(check.count for check in result.checks if check.levels)
     assert found == sum(map(len, map(outcomes_of, measured.levels.to_dict("records"))))

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kveval.analysis.cells import THROUGHPUT
+from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.result.model import LevelResult, known_number, known_text
 
 # A row of levels.csv, with its values as text or as numbers.
@@ -17,6 +18,13 @@ _MEANS = (
     *("prefix_hit_ratio", "external_hit_ratio"),
 )
 _COUNTS = ("requests_completed", "requests_errored")
+# What tables round by its spread over runs, and what is compared.
+_BY_RUN = (
+    *(name for name in METRIC_TITLES if name != THROUGHPUT),
+    *("ttft_ms_mean", "e2e_ms_mean"),
+    *("throughput_completed_tok_s", "total_tok_s"),
+    "prefix_cache_hit_percent",
+)
 
 
 def level_results(rows: Iterable[Row]) -> list[LevelResult]:
@@ -31,15 +39,19 @@ def level_results(rows: Iterable[Row]) -> list[LevelResult]:
 
 
 def _level(level: int, rows: Sequence[Row]) -> LevelResult:
-    by_run = {str(row["run"]): known_number(row.get(THROUGHPUT)) for row in rows}
     activity = {known_text(row.get("activity")) for row in rows}
     return LevelResult.model_validate(
         {
             "level": level,
             "streams": _mean(rows, "streams_asked"),
             "rate_req_s": _mean(rows, "rate_req_s"),
-            "runs": sum(throughput is not None for throughput in by_run.values()),
-            "throughput_by_run_tok_s": by_run,
+            "runs": len(_numbers(rows, THROUGHPUT)),
+            "throughput_by_run_tok_s": _by_run(rows, THROUGHPUT),
+            "by_run": {
+                column: _by_run(rows, column)
+                for column in _BY_RUN
+                if _numbers(rows, column)
+            },
             **{column: _mean(rows, column) for column in _MEANS},
             **{column: int(sum(_numbers(rows, column))) for column in _COUNTS},
             "activity": sorted(filter(None, activity)),
@@ -48,6 +60,10 @@ def _level(level: int, rows: Sequence[Row]) -> LevelResult:
             ],
         }
     )
+
+
+def _by_run(rows: Iterable[Row], column: str) -> dict[str, float | None]:
+    return {str(row["run"]): known_number(row.get(column)) for row in rows}
 
 
 def _numbers(rows: Iterable[Row], column: str) -> list[float]:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Collection
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from kveval.analysis.cells import parse_names
+from kveval.analysis.cells import THROUGHPUT, parse_names
 from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
 
@@ -31,6 +33,11 @@ def known_number(value: Any) -> float | None:
 def _whole(value: Any) -> int | None:
     number = known_number(value)
     return None if number is None else int(number)
+
+
+def _or_nan(value: float | None) -> float:
+    """Return a number as tables have it: NaN where it is not known."""
+    return math.nan if value is None else value
 
 
 def known_text(value: Any) -> str | None:
@@ -68,6 +75,11 @@ class ReportedInterval(ResultPart):
     value: Number
     low: Number = None
     high: Number = None
+
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        """Value, low and high; NaN for what is not known."""
+        return _or_nan(self.value), _or_nan(self.low), _or_nan(self.high)
 
 
 class ReportedAnswer(ResultPart):
@@ -122,6 +134,11 @@ class ReportedCellName(ResultPart):
         """The cell."""
         return Cell(self.model, self.scenario, self.cpu_blocks)
 
+    @property
+    def label(self) -> str:
+        """The arm with its size, as tables and figures name it: `native-offload 10K`."""
+        return self.cell.label
+
 
 class Latency(ResultPart):
     """A latency in ms: means over runs of the mean and the quantiles over requests."""
@@ -142,6 +159,8 @@ class Peak(ResultPart):
     plateau: Numbers
     """levels as good as it within the spread of the runs"""
     runs: Annotated[int, Field(gt=0)]
+    active: bool | None = None
+    """whether the arm was active in all runs; null where it is not known, as in older reports"""
     throughput_tok_s: ReportedInterval
     """output tokens delivered per second"""
     throughput_crossfit_tok_s: Number
@@ -165,6 +184,8 @@ class LevelResult(ResultPart):
     runs: int
     """runs with a throughput"""
     throughput_by_run_tok_s: dict[str, Number]
+    by_run: dict[str, dict[str, Number]] = {}
+    """another column of levels.csv -> the value of each run, null for none; older reports lack it"""
     throughput_tok_s: Number
     ttft_ms_p50: Number
     ttft_ms_p90: Number
@@ -180,20 +201,47 @@ class LevelResult(ResultPart):
     failed_runs: list[int]
     """runs that failed a check at this level"""
 
+    def values(self, metric: str, runs: Collection[int] | None = None) -> list[float]:
+        """Return the known values of a quantity, a run each; of these runs alone if given."""
+        by_run = self.by_run | {THROUGHPUT: self.throughput_by_run_tok_s}
+        return [
+            value
+            for run, value in by_run.get(metric, {}).items()
+            if value is not None and (runs is None or int(run) in runs)
+        ]
+
+
+class ReportedMean(ResultPart):
+    """A geometric mean over runs, and which these are; none of both where there was no comparison."""
+
+    runs: list[int] = []
+    mean: Number = None
+
 
 class ReportedCell(ReportedCellName):
     """A cell that was asked for: its runs and its peak, or why there is none."""
 
     runs: list[str]
     """MEASUREMENT/run-N in the store"""
+    runs_requested: Whole = None
+    """how many the campaign asks for; older reports lack it"""
     peak: Peak | None
     missing: str | None
-    """why nothing was measured"""
+    """why it has no peak"""
+    kept_means: dict[str, ReportedMean] = {}
+    """metric -> the mean in its comparison with its baseline, of a baseline in most with it; older reports lack it"""
     device_cache_tokens: Number
     cpu_tier_tokens: Number
     working_set_tokens: dict[str, int]
     """level -> tokens of the distinct prefixes"""
     levels: list[LevelResult] = []
+
+    def values(
+        self, level: int | None, metric: str, runs: Collection[int] | None = None
+    ) -> list[float]:
+        """Return the known values of a quantity at a level, a run each; of these runs alone if given."""
+        at = next((each for each in self.levels if each.level == level), None)
+        return at.values(metric, runs) if at else []
 
 
 class ReportedExclusion(ResultPart):
@@ -214,6 +262,8 @@ class ReportedComparison(ReportedCellName):
     verdict: str
     """a word of docs/verdicts.md; of an indicative verdict with what makes it so, in brackets"""
     against: ReportedCellName | None
+    with_baseline: bool = True
+    """whether it is that of an arm with its baseline, also where there is none, or a declared pair; older reports lack it"""
     effect_percent: ReportedInterval
     """per cent of the cell it is compared with"""
     cost_percent: Number
@@ -236,6 +286,8 @@ class ReportedComparison(ReportedCellName):
     interval_percent: Number
     """confidence of the interval: 95; for parity, and a bounded cost, 90, as in the test"""
     p_holm: Number
+    parity_power_percent: Number = None
+    """the chance that parity would be shown if no arm differed; older reports lack it"""
     mean: Number
     """geometric mean over the runs kept of the cell; over baseline_mean it is 1 + effect / 100"""
     baseline_mean: Number
@@ -246,6 +298,40 @@ class ReportedComparison(ReportedCellName):
     level: Whole
     runs: Whole
     runs_to_resolve: Whole
+
+    @property
+    def against_label(self) -> str:
+        """The name of the cell that it is compared with, "" if there is none."""
+        return self.against.label if self.against else ""
+
+    @property
+    def means(self) -> tuple[ReportedMean, ReportedMean]:
+        """The means behind the effect: of the cell, and of the one that it is compared with."""
+        return (
+            ReportedMean(runs=self.runs_kept, mean=self.mean),
+            ReportedMean(runs=self.baseline_runs_kept, mean=self.baseline_mean),
+        )
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """The columns of comparison.csv from which it is put into words; NaN for what is not known."""
+        value, low, high = self.effect_percent.numbers
+        return {
+            **self.cell.row,
+            "baseline": self.against.cell.path if self.against else "",
+            "metric": self.metric,
+            "verdict": self.verdict,
+            "indication": self.indication,
+            "qualifier": self.qualifier,
+            "reason": self.reason,
+            "grounds": ";".join(self.grounds),
+            "bound": self.bound,
+            "effect_percent": value,
+            "low_percent": low,
+            "high_percent": high,
+            "interval_percent": _or_nan(self.interval_percent),
+            "cost_percent": _or_nan(self.cost_percent),
+        }
 
 
 class ReportedTimes(ReportedCellName):
@@ -372,6 +458,23 @@ class CampaignResult(ResultPart):
     predictions: list[Prediction] = []
     leaks: list[ReportedLeak] = []
     """of each cell whose prompt tokens are known by stage; older reports lack it"""
+
+    @cached_property
+    def by_cell(self) -> dict[Cell, ReportedCell]:
+        """The cells that were asked for, in the order of every table and figure."""
+        return {cell.cell: cell for cell in self.cells}
+
+    def cells_of(self, model: str) -> list[ReportedCell]:
+        """Return the cells of a model, in the order of every table and figure."""
+        return [cell for cell in self.cells if cell.model == model]
+
+    def with_baselines(self, metric: str) -> dict[Cell, ReportedComparison]:
+        """Return the comparison of each arm with its baseline in a metric, in the order of every table and figure."""
+        of_arms: dict[Cell, ReportedComparison] = {}
+        for each in self.comparisons:
+            if each.with_baseline and each.metric == metric:
+                of_arms.setdefault(each.cell, each)
+        return {cell: of_arms[cell] for cell in self.by_cell if cell in of_arms}
 
     def to_json(self) -> str:
         """Return the text of report.json."""
