@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from tests.gates import golden
 from tests.gates.verdict_cases import CASES, Case
+from tests.support.report_text import result_of
 from tests.support.synthetic import BASELINES, METRICS, peaks_table, required_counters
 from tests.support.synthetic import runs as runs_of
 
@@ -21,7 +22,6 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.report.answer import answer_of
-from kveval.report.build_result import comparison_results
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.markdown import markdown_table
 from kveval.report.tables.not_assessed import gap_table, gaps_of
@@ -107,13 +107,14 @@ def _report(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     """Yield what a report says of the comparisons: the answer, its tables, report.json."""
     answer = answer_of(plan, measured)
     yield from (answer.question, *answer.sentences, *answer.next_steps)
-    yield markdown_table(strategy_table(plan, measured))
+    result = result_of(plan, measured)
+    yield markdown_table(strategy_table(result))
     yield markdown_table(basis_table(plan, measured))
     yield markdown_table(pair_table(plan, measured))
     for model in plan.models_by_size:
-        yield markdown_table(arms_table(plan, measured, model))
-        yield markdown_table(comparison_table(plan, measured, model))
-    comparisons = [row.model_dump() for row in comparison_results(plan, measured)]
+        yield markdown_table(arms_table(result, model))
+        yield markdown_table(comparison_table(result, model))
+    comparisons = [row.model_dump() for row in result.comparisons]
     yield json.dumps(comparisons, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

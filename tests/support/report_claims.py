@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.support.document_checks import Document, Percentage, judge_document
 from tests.support.markdown import fixed_fragments, parts_of
+from tests.support.report_text import result_of
 
 from kveval.analysis.levels.outcomes import Outcome
 from kveval.analysis.statistics.verdict_words import (
@@ -49,7 +50,7 @@ def document_of(
 ) -> Document:
     """Return a rendered report with everything that its sentences may rest on."""
     guidance, gaps = (
-        body.guidance_table(plan, measured),
+        body.guidance_table(plan, measured, result_of(plan, measured)),
         gap_table(gaps_of(plan, measured, {})),
     )
     rows = measured.all_comparisons.to_dict("records")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.support.report_text import result_of
 from tests.support.synthetic import comparison_table, levels_table, peaks_table, runs
 from tests.unit.report import test_report as small
 
@@ -54,6 +55,10 @@ def numbers_in(text: str) -> list[float]:
         float(number.replace(",", ""))
         for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)
     ]
+
+
+def arms(measured: Measured) -> Table:
+    return arms_table(result_of(small.plan(), measured), MODEL)
 
 
 def arm_row(table: Table, arm: str) -> list[str]:
@@ -103,13 +108,13 @@ def test_values_are_of_the_same_kind_of_mean_as_the_effect() -> None:
     of_arm = levels[levels["scenario"] == "native-offload"][THROUGHPUT]
     assert row["mean"] == pytest.approx(np.exp(np.log(of_arm).mean()))
     assert numbers_in(row["value"]) == pytest.approx([row["mean"]], rel=0.2)
-    shown = arm_row(arms_table(small.plan(), uneven, MODEL), "native-offload 10K")[2]
+    shown = arm_row(arms(uneven), "native-offload 10K")[2]
     assert shown == row["value"]
 
 
 def test_the_table_of_arms_has_the_values_of_the_compared_runs() -> None:
     measured = campaign({"native-offload": (4, 5)})
-    table = arms_table(small.plan(), measured, MODEL)
+    table = arms(measured)
     arm, base = (arm_row(table, name) for name in ("native-offload 10K", "no-offload"))
     assert arm[1] == "5 (3 compared)"
     for place, metric in ((2, THROUGHPUT), (5, TTFT)):
@@ -126,7 +131,7 @@ def test_the_table_of_arms_has_the_values_of_the_compared_runs() -> None:
 
 def test_a_run_of_the_baseline_that_is_left_out_is_left_out_of_its_value() -> None:
     measured = campaign({"no-offload": (2,)})
-    table = arms_table(small.plan(), measured, MODEL)
+    table = arms(measured)
     base, arm = arm_row(table, "no-offload"), arm_row(table, "native-offload 10K")
     assert base[1] == arm[1] == "5 (4 compared)"
     effect = row_of(measured, ARM)["effect_percent"]

@@ -25,6 +25,7 @@ from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.figures.names import figure_names
 from kveval.report.parts import body
 from kveval.report.parts.words import FILES
+from kveval.report.result.model import CampaignResult
 from kveval.report.sections import Section
 from kveval.store.run_file import Run
 
@@ -267,8 +268,8 @@ def test_a_slip_is_found(
 ) -> None:
     table = body.guidance_table
 
-    def slipping(plan: ReportPlan, measured: Measured) -> Table:
-        made = table(plan, measured)
+    def slipping(plan: ReportPlan, measured: Measured, result: CampaignResult) -> Table:
+        made = table(plan, measured, result)
         return Table(
             made.header, [*made.rows, ["Qwen3-8B", "host memory", SLIPS[check]]]
         )

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from tests.support import synthetic_campaign as campaign
+from tests.support.report_text import result_of
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
@@ -112,14 +113,15 @@ def with_contrast(measured: Measured, **changes: object) -> Measured:
 def test_every_table_has_as_many_cells_as_its_header(
     plan: ReportPlan, measured: Measured
 ) -> None:
+    result = result_of(plan, measured)
     tables = [
         *(peak_table(plan, measured, model) for model in campaign.MODELS),
         *(
-            strategy_table(plan, measured),
+            strategy_table(result),
             completed_table(plan, measured),
             guide_table(plan, measured),
         ),
-        *(arms_table(plan, measured, model) for model in campaign.MODELS),
+        *(arms_table(result, model) for model in campaign.MODELS),
         pair_table(plan, measured),
         *(
             blocks_table(plan, measured),
@@ -127,7 +129,7 @@ def test_every_table_has_as_many_cells_as_its_header(
             *system_tables(plan, measured).values(),
         ),
         *(
-            guidance_table(plan, measured),
+            guidance_table(plan, measured, result),
             gap_table(gaps_of(plan, measured, {"pcp_lmcache": "x"})),
         ),
     ]
@@ -152,7 +154,7 @@ def test_models_stand_by_size(plan: ReportPlan, measured: Measured) -> None:
 def test_a_strategy_comes_from_the_verdicts(
     plan: ReportPlan, measured: Measured
 ) -> None:
-    table = strategy_table(plan, measured)
+    table = strategy_table(result_of(plan, measured))
     verdicts = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"]
     for model in campaign.MODELS:
         cells = row(table, model)
@@ -167,13 +169,13 @@ def test_without_a_better_arm_the_baseline_stays(
     plan: ReportPlan, measured: Measured
 ) -> None:
     nothing_better = measured.comparison.assign(verdict=words.PARITY)
-    table = strategy_table(
-        plan, dataclasses.replace(measured, comparison=nothing_better)
-    )
+    facts = dataclasses.replace(measured, comparison=nothing_better)
+    table = strategy_table(result_of(plan, facts))
     (kept,) = set(column(table, "conclusion"))
     assert kept.startswith("no-offload: ")
     open_ = measured.comparison.assign(verdict=words.INCONCLUSIVE)
-    table = strategy_table(plan, dataclasses.replace(measured, comparison=open_))
+    facts = dataclasses.replace(measured, comparison=open_)
+    table = strategy_table(result_of(plan, facts))
     (undecided,) = set(column(table, "conclusion"))
     assert undecided.startswith("undecided: no-offload ")
 
@@ -183,7 +185,8 @@ def test_a_better_throughput_at_the_cost_of_latency_is_said(
 ) -> None:
     comparison = measured.comparison.assign(verdict=words.BETTER)
     comparison.loc[comparison["metric"] == "ttft_ms_p50", "verdict"] = words.WORSE
-    table = strategy_table(plan, dataclasses.replace(measured, comparison=comparison))
+    facts = dataclasses.replace(measured, comparison=comparison)
+    table = strategy_table(result_of(plan, facts))
     better = [cells[1] for cells in table.rows]
     assert all("worse median TTFT" in cell for cell in better)
 
@@ -228,13 +231,11 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     plan: ReportPlan, measured: Measured
 ) -> None:
     declared = with_contrast(measured)
-    table = comparison_table(plan, declared, "Qwen3-14B")
+    result, alone = result_of(plan, declared), result_of(plan, measured)
+    table = comparison_table(result, "Qwen3-14B")
     assert row(table, f"{ONE.label} against {OTHER.label}", "Throughput", EFFECT)
-    assert strategy_table(plan, declared).rows == strategy_table(plan, measured).rows
-    assert (
-        arms_table(plan, declared, ONE.model).rows
-        == arms_table(plan, measured, ONE.model).rows
-    )
+    assert strategy_table(result).rows == strategy_table(alone).rows
+    assert arms_table(result, ONE.model).rows == arms_table(alone, ONE.model).rows
     assert answer_of(plan, declared) == answer_of(plan, measured)
     assert row(
         pair_table(plan, declared),
@@ -249,7 +250,7 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
 def test_comparisons_are_in_the_order_of_cells_then_of_quantities(
     plan: ReportPlan, measured: Measured
 ) -> None:
-    table = comparison_table(plan, with_contrast(measured), ONE.model)
+    table = comparison_table(result_of(plan, with_contrast(measured)), ONE.model)
     arms = [row[0].partition(" against ")[0] for row in table.rows]
     cells = list(dict.fromkeys(arms))
     assert arms == sorted(arms, key=cells.index)
@@ -266,7 +267,7 @@ def test_what_is_only_indicative_says_what_it_points_to(
     hint = with_contrast(
         measured, verdict="indicative", indication="better", reason="single runs"
     )
-    table = comparison_table(plan, hint, "Qwen3-14B")
+    table = comparison_table(result_of(plan, hint), "Qwen3-14B")
     pair = (f"{ONE.label} against {OTHER.label}", "Throughput")
     assert "cannot tell yet, indicates better" in row(table, *pair)
     compared = f"{ONE.label} against {OTHER.label}"
@@ -281,7 +282,7 @@ def test_what_is_only_indicative_says_what_it_points_to(
         grounds="another_time",
         reason="",
     )
-    table = comparison_table(plan, late, "Qwen3-14B")
+    table = comparison_table(result_of(plan, late), "Qwen3-14B")
     pointed_to = "indicates no relevant difference, measured at another time"
     assert f"cannot tell yet, {pointed_to}" in row(table, *pair)
     assert row(
@@ -488,7 +489,7 @@ def test_completed_requests_stand_beside_what_did_not_complete(
 def test_guidance_weighs_tiers_against_the_working_set(
     plan: ReportPlan, measured: Measured
 ) -> None:
-    table = guidance_table(plan, measured)
+    table = guidance_table(plan, measured, result_of(plan, measured))
     sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
     assert all("1,600,000 tokens" in text and "(100,000 b" in text for text in sizes)
     *_, short, below = sizes[-1].split("; ")
@@ -534,7 +535,8 @@ def test_guidance_reads_the_baselines_hit_rate(
     plan: ReportPlan, measured: Measured, percent: float, says: str
 ) -> None:
     levels = measured.levels.assign(prefix_cache_hit_percent=percent)
-    table = guidance_table(plan, dataclasses.replace(measured, levels=levels))
+    facts = dataclasses.replace(measured, levels=levels)
+    table = guidance_table(plan, facts, result_of(plan, facts))
     hits = [cells[2] for cells in table.rows if cells[1] == "prefix hits on the device"]
     assert len(hits) == 4
     assert all(says in text and text.startswith("no-offload") for text in hits)
@@ -680,13 +682,13 @@ def test_any_subset_of_cells_makes_all_tables(
     assert {tuple(cells[:2]) for cells in guide_table(plan, facts).rows} == named
     missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
     assert len(missing) == len(plan.cells) - len(keys)
-    assert set(column(guidance_table(plan, facts), "model")) == {
-        cell.model for cell in keys
-    }
+    result = result_of(plan, facts)
+    guidance, strategy = guidance_table(plan, facts, result), strategy_table(result)
+    assert set(column(guidance, "model")) == {cell.model for cell in keys}
     # One run of what has no baseline beside it decides nothing.
-    decided = [cells[1:4] for cells in strategy_table(plan, facts).rows]
+    decided = [cells[1:4] for cells in strategy.rows]
     assert decided == [["", "", ""]] * len(decided)
-    for table in (done, gaps, guidance_table(plan, facts), strategy_table(plan, facts)):
+    for table in (done, gaps, guidance, strategy):
         assert {len(cells) for cells in table.rows} <= {len(table.header)}
 
 

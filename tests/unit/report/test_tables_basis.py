@@ -1,6 +1,7 @@
 """What each verdict rests on, and what qualifies it, as the report shows them."""
 
 import pandas as pd
+from tests.support.report_text import result_of
 from tests.support.synthetic_campaign import cells, levels_table, measured, plan
 
 from kveval.report.answer import answer_of
@@ -50,7 +51,7 @@ def test_what_refuses_is_bold_and_what_qualifies_in_italics() -> None:
 
 def test_a_qualified_verdict_is_never_shown_without_what_qualifies_it() -> None:
     found = campaign("native-offload", server_build="another 0.32.0")
-    verdict = of_arm(arms_table(*found, MODEL), "native-offload 10K")[4]
+    verdict = of_arm(arms_table(result_of(*found), MODEL), "native-offload 10K")[4]
     assert verdict.startswith("**worse**, ")
     assert "other build" in verdict
     said = next(

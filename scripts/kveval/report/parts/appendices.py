@@ -57,7 +57,7 @@ def appendices(
 ) -> Iterator[Section]:
     """Yield the appendices in their order."""
     yield _configuration(plan, measured)
-    yield _comparisons(plan, measured)
+    yield _comparisons(plan, measured, result)
     # These take figures; the results take those that are left.
     caches, system = (
         _caches(plan, measured, pictures),
@@ -130,11 +130,13 @@ _BASIS = (
 )
 
 
-def _comparisons(plan: ReportPlan, measured: Measured) -> Section:
+def _comparisons(
+    plan: ReportPlan, measured: Measured, result: CampaignResult
+) -> Section:
     blocks: list[Block] = [Paragraph(_COMPARED)]
     for model in plan.models_by_size:
-        table = comparison_table(plan, measured, model)
-        baselines = " or ".join(baselines_of(plan, measured, model))
+        table = comparison_table(result, model)
+        baselines = " or ".join(baselines_of(result, model))
         text = f"Against {baselines} where no other cell is named." if baselines else ""
         compared = section_unless_empty(f"{model}, compared", split_wide(table), text)
         folded = len(table.rows) > LONG

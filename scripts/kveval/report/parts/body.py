@@ -172,8 +172,8 @@ def main_sections(
     plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
 ) -> Iterator[Section]:
     """Yield the sections between the first screen and the appendices."""
-    overview = [*_overview(plan, measured), *pictures.take(*OVERVIEW)]
-    yield Section("By model", [*overview, *_models(plan, measured, pictures)])
+    overview = [*_overview(plan, result), *pictures.take(*OVERVIEW)]
+    yield Section("By model", [*overview, *_models(plan, measured, result, pictures)])
     yield from _one_request(plan, measured)
     stages = [*split_by_model(waterfall_table(plan, measured))]
     if stages:
@@ -210,7 +210,7 @@ def main_sections(
     yield from section_unless_empty(
         "Arms against each other", split_by_model(pair_table(plan, measured)), PAIRS
     )
-    answers = [*split_by_model(guidance_table(plan, measured))]
+    answers = [*split_by_model(guidance_table(plan, measured, result))]
     yield from section_unless_empty(
         "Deployment guidance", [*answers, Bullets(GUIDANCE)] if answers else []
     )
@@ -225,9 +225,9 @@ def main_sections(
     yield Section("Where this comes from", [origin_table(plan.name, result.origin)])
 
 
-def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
+def _overview(plan: ReportPlan, result: CampaignResult) -> Iterator[Block]:
     yield Paragraph(HOW_TO_READ)
-    table = strategy_table(plan, measured)
+    table = strategy_table(result)
     if len(table.rows) > 1 and any(any(row[1:4]) for row in table.rows):
         yield table
     if any(
@@ -238,19 +238,19 @@ def _overview(plan: ReportPlan, measured: Measured) -> Iterator[Block]:
 
 
 def _models(
-    plan: ReportPlan, measured: Measured, pictures: Pictures
+    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
 ) -> Iterator[Section]:
     for model in plan.models_by_size:
         blocks: list[Block] = []
         level = measured.common_level(model)
         if level is not None:
-            baselines = ", ".join(baselines_of(plan, measured, model))
+            baselines = ", ".join(baselines_of(result, model))
             against = f", against {baselines}" if baselines else ""
             at = f"At {measured.level_unit.in_sentence([level])}"
             sizes = tier_sizes_in_words(measured.tier_sizes(model))
             tiers = f"; tiers in host memory: {sizes}" if sizes else ""
             blocks.append(Paragraph(f"{at}{against}{tiers}."))
-        blocks += split_wide(arms_table(plan, measured, model))
+        blocks += split_wide(arms_table(result, model))
         work = tiers_table(plan, measured, model, level)
         if work.rows:
             blocks += [Paragraph(TIERS), *split_wide(work)]

@@ -13,6 +13,7 @@ from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import tier_size, tier_size_text, tiers_of
+from kveval.report.result.model import CampaignResult
 from kveval.report.tables.results import strategy_table
 from kveval.store.run_file import Run
 
@@ -21,11 +22,13 @@ LOW_HITS, HIGH_HITS = 50, 70
 HITS = "its prompt tokens found on the device, %"
 
 
-def guidance_table(plan: ReportPlan, measured: Measured) -> Table:
+def guidance_table(
+    plan: ReportPlan, measured: Measured, result: CampaignResult
+) -> Table:
     """Return answers by model: which arm, how large a tier, what the hit share says, how much host memory."""
     strategies = {
         row[0]: ": ".join(filter(None, (row[-1], row[1])))
-        for row in strategy_table(plan, measured).rows
+        for row in strategy_table(result).rows
     }
     rows = []
     for model in plan.models_by_size:

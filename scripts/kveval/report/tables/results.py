@@ -10,12 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, kept_runs, parse_names, rank_of
+from kveval.analysis.cells import THROUGHPUT, parse_names, rank_of
 from kveval.analysis.statistics import sentences
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import is_active
 from kveval.analysis.statistics.findings import ComparisonFinding, read_findings
 from kveval.campaign.cell import Cell
+from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
     Measured,
@@ -24,30 +25,34 @@ from kveval.report.data.campaign import (
     text_or_blank,
 )
 from kveval.report.data.comparisons import (
-    baseline_comparisons,
     baseline_label,
-    comparison_of,
     effect_text,
     is_against_baseline,
     naming_of,
     qualifier,
-    values_text,
     verdict_cell,
 )
+from kveval.report.data.level_units import LevelUnit, unit_of
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.vocabulary import verdict_words
+from kveval.report.result.model import (
+    CampaignResult,
+    ReportedCell,
+    ReportedComparison,
+    ReportedMean,
+)
 
 TTFT = "ttft_ms_p50"
 _NONE_CHANCE = "chance of showing none, %"
 
 
-def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
+def arms_table(result: CampaignResult, model: str) -> Table:
     """Return every arm of a model at the compared level: throughput and median TTFT, each with its verdict.
 
     A value beside a change is that of the runs that the change rests on; where these are other runs of the baseline, or
     another level, than the baseline's row shows, the value is followed by that of the baseline.
     """
-    against = baselines_of(plan, measured, model)
+    against = baselines_of(result, model)
     baseline_name = against[0] if len(against) == 1 else "the baseline"
     header = [
         "arm",
@@ -57,82 +62,94 @@ def arms_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
         "verdict",
     ]
     header += ["median TTFT, ms", f"change, % of {baseline_name} (95 %)", "verdict"]
-    level = measured.common_level(model)
-    comparisons = {
-        (Cell.from_row(row), metric): row
-        for metric in (THROUGHPUT, TTFT)
-        for row in baseline_comparisons(plan, measured.comparison, metric)
-    }
+    compared = {metric: result.with_baselines(metric) for metric in (THROUGHPUT, TTFT)}
     rows = []
-    for cell in plan.cells_of(model):
-        runs, requested = len(measured.runs_of(cell)), plan.runs_of(cell)
-        count = f"{runs}" if runs == requested else f"{runs} of {requested}"
-        row = [cell.label, f"{count}{_compared_runs(measured, cell, runs)}"]
-        for metric in (THROUGHPUT, TTFT):
-            comparison = comparisons.get((cell, metric))
+    for cell in result.cells_of(model):
+        row = [cell.label, f"{_runs_text(result, cell)}{_compared_runs(cell)}"]
+        for metric, comparisons in compared.items():
+            comparison = comparisons.get(cell.cell)
             if comparison:
-                row.append(_beside_change(measured, comparison, level))
-                row += [effect_text(comparison), verdict_cell(comparison)]
+                row.append(_beside_change(result, comparison))
+                row += [effect_text(comparison.row), verdict_cell(comparison.row)]
             else:
-                row += [_value_at(measured, cell, level, metric), "", ""]
-        if not runs:
+                row += [_own_value(result, cell, metric), "", ""]
+        if not cell.runs:
             row[4] = row[4] or "not measured"
         rows.append(row)
     return Table(header, rows, frozenset({1, 2, 3, 5, 6}))
 
 
-def _compared_runs(measured: Measured, cell: Cell, runs: int) -> str:
+def _runs_text(result: CampaignResult, cell: ReportedCell) -> str:
+    """The number of a cell's runs, with that of those requested where it is another."""
+    runs, requested = len(cell.runs), _requested(result, cell)
+    return f"{runs}" if runs == requested else f"{runs} of {requested}"
+
+
+def _requested(result: CampaignResult, cell: ReportedCell) -> int:
+    return cell.runs_requested or result.campaign.runs
+
+
+def _compared_runs(cell: ReportedCell) -> str:
     """The number of runs that a cell's verdicts on throughput and TTFT rest on, where that is not all of them."""
-    kept = (
-        len(kept_runs(measured.comparison, cell, metric).runs)
+    kept = [
+        cell.kept_means[metric]
         for metric in (THROUGHPUT, TTFT)
-    )
-    few = list(dict.fromkeys(count for count in kept if count))
-    return (
-        f" ({' and '.join(map(str, few))} compared)" if few and min(few) < runs else ""
-    )
+        if metric in cell.kept_means
+    ]
+    few = list(dict.fromkeys(len(mean.runs) for mean in kept))
+    if not few or min(few) >= len(cell.runs):
+        return ""
+    return f" ({' and '.join(map(str, few))} compared)"
 
 
-def _value_at(measured: Measured, cell: Cell, level: int | None, metric: str) -> str:
-    """A cell's mean over the runs that its comparisons rest on, over all runs where these differ or there are none."""
-    at = measured.levels_of(cell, level)
-    if not len(at):
-        return numerals.MISSING
-    kept = kept_runs(measured.comparison, cell, metric)
-    if not kept.runs:
-        return numerals.mean_of(list(at[metric]))
-    return numerals.rounded_mean(kept.mean, list(at[at["run"].isin(kept.runs)][metric]))
+def _own_value(
+    result: CampaignResult, cell: ReportedCell, metric: str
+) -> numerals.NumberText:
+    """A cell's mean at the common level over the runs that its comparisons rest on; over all runs without any."""
+    level = result.common_levels[cell.model]
+    return _mean_text(cell, level, metric, cell.kept_means.get(metric, ReportedMean()))
 
 
-def _beside_change(
-    measured: Measured, row: Mapping[Any, Any], level: int | None
-) -> str:
+def _mean_text(
+    cell: ReportedCell, level: int | None, metric: str, kept: ReportedMean
+) -> numerals.NumberText:
+    """The mean over the runs kept, rounded by their spread at a level; that over all runs there where none are."""
+    if kept.mean is None:
+        return numerals.mean_of(cell.values(level, metric))
+    values = cell.values(level, metric, kept.runs)
+    return numerals.rounded_mean(kept.mean, values) if values else numerals.MISSING
+
+
+def _beside_change(result: CampaignResult, comparison: ReportedComparison) -> str:
     """The value of an arm as its change has it, with that of its baseline if the baseline's own row shows another."""
-    if not row["baseline"] or not math.isfinite(row["effect_percent"]):
-        return _value_at(measured, Cell.from_row(row), level, row["metric"])
-    value, baseline_value = values_text(measured, row)
-    at = (
-        ""
-        if row["level"] == level
-        else f", {measured.level_unit.label(int(row['level']))}"
-    )
-    differs = at or baseline_value != _value_at(
-        measured, Cell.from_path(row["baseline"]), level, row["metric"]
-    )
-    text = f"{value} (against {baseline_value}{at})"
-    return value.with_text(text) if differs else value
+    arm = result.by_cell[comparison.cell]
+    metric, level = comparison.metric, comparison.level
+    if comparison.against is None or comparison.effect_percent.value is None:
+        return _own_value(result, arm, metric)
+    baseline = result.by_cell[comparison.against.cell]
+    of_arm, of_baseline = comparison.means
+    value = _mean_text(arm, level, metric, of_arm)
+    baseline_value = _mean_text(baseline, level, metric, of_baseline)
+    elsewhere = level != result.common_levels[arm.model]
+    at = f", {level_unit_of(result).label(level)}" if elsewhere else ""
+    if not at and baseline_value == _own_value(result, baseline, metric):
+        return value
+    return value.with_text(f"{value} (against {baseline_value}{at})")
 
 
-def baselines_of(plan: ReportPlan, measured: Measured, model: str) -> list[str]:
+def level_unit_of(result: CampaignResult) -> LevelUnit:
+    """Return the unit of the levels."""
+    return unit_of(map(workload_of, result.workloads))
+
+
+def baselines_of(result: CampaignResult, model: str) -> list[str]:
     """Return the baselines that the arms of a model were compared with, each once."""
-    rows = baseline_comparisons(plan, measured.comparison, THROUGHPUT)
-    return list(
-        dict.fromkeys(
-            baseline_label(row)
-            for row in rows
-            if row["model"] == model and row["baseline"]
-        )
+    names = (
+        comparison.against_label
+        for comparison in result.with_baselines(THROUGHPUT).values()
+        if comparison.model == model
     )
+    return list(dict.fromkeys(filter(None, names)))
 
 
 def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
@@ -235,61 +252,56 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     return Table(header, rows, frozenset(range(2, 9)))
 
 
-def comparison_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
+def comparison_table(result: CampaignResult, model: str) -> Table:
     """Every comparison of a model in every quantity, with its interval and verdict; by cell, then by quantity.
 
     The cell that an arm is compared with is named where that is not the one baseline of the model.
     """
     header = [
         *("arm", "quantity", "effect, % (95 %)", "verdict", "why"),
-        *("p (Holm)", f"runs, {measured.level_unit.heading}", _NONE_CHANCE),
+        *("p (Holm)", f"runs, {level_unit_of(result).heading}", _NONE_CHANCE),
     ]
-    one_baseline = len(baselines_of(plan, measured, model)) == 1
-    table = measured.all_comparisons
-    compared = table[table["model"] == model].to_dict("records")
+    one_baseline = len(baselines_of(result, model)) == 1
+    compared = [each for each in result.comparisons if each.model == model]
     rows = []
-    for row in sorted(compared, key=_by_cell_and_quantity):
-        named = baseline_label(row)
-        if one_baseline and is_against_baseline(plan, row):
+    for comparison in sorted(compared, key=_by_cell_and_quantity):
+        named = comparison.against_label
+        if one_baseline and comparison.with_baseline:
             named = ""
-        arm = Cell.from_row(row).label
         against = f" against {named}" if named else ""
-        rows.append([f"{arm}{against}", *_compared_row(row)])
+        rows.append([f"{comparison.label}{against}", *_compared_row(comparison)])
     return Table(header, rows, frozenset({2, 5, 6, 7}))
 
 
-def _by_cell_and_quantity(row: Mapping[Any, Any]) -> tuple[Any, ...]:
-    quantities = [*METRIC_TITLES]
-    metric = str(row["metric"])
+def _by_cell_and_quantity(comparison: ReportedComparison) -> tuple[Any, ...]:
+    quantities, metric = [*METRIC_TITLES], comparison.metric
     place = quantities.index(metric) if metric in quantities else len(quantities)
-    return rank_of(str(row["scenario"])), row["cpu_blocks"], place
+    return rank_of(comparison.scenario), comparison.cpu_blocks, place
 
 
-def _compared_row(row: Mapping[Any, Any]) -> list[str]:
+def _compared_row(comparison: ReportedComparison) -> list[str]:
     """One row of `comparison_table`, without its first column."""
-    metric = row["metric"]
-    counts = (whole_number(row["runs"]), whole_number(row["level"]))
+    counts = (whole_number(comparison.runs), whole_number(comparison.level))
     # The runs of a comparison without a verdict could show no absence of a difference.
-    judged = row["verdict"] in words.VERDICTS
-    chance = row.get("parity_power_percent", math.nan) if judged else math.nan
+    judged = comparison.verdict in words.VERDICTS
     return [
-        METRIC_TITLES.get(metric, metric),
-        effect_text(row),
-        verdict_cell(row),
-        text_or_blank(row["reason"]),
-        _p_value(row["p_holm"]),
+        METRIC_TITLES.get(comparison.metric, comparison.metric),
+        effect_text(comparison.row),
+        verdict_cell(comparison.row),
+        comparison.reason,
+        _p_value(comparison.p_holm),
         " at ".join(filter(None, counts)),
-        whole_number(chance),
+        whole_number(comparison.parity_power_percent) if judged else "",
     ]
 
 
-def whole_number(value: float) -> str:
+def whole_number(value: float | None) -> str:
     """Return a number as a whole number, "" for a missing one."""
     return "" if pd.isna(value) else f"{value:.0f}"
 
 
-def _p_value(value: float) -> str:
-    if pd.isna(value):
+def _p_value(value: float | None) -> str:
+    if value is None:
         return ""
     return numerals.NumberText("< 0.001" if value < 0.001 else f"{value:.2g}", value)
 
@@ -299,7 +311,7 @@ _STRATEGY_COLUMN = {word: word for word in (words.BETTER, words.PARITY, words.WO
 _STRATEGY_COLUMN[words.WORSE_IDLE] = words.WORSE
 
 
-def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
+def strategy_table(result: CampaignResult) -> Table:
     """Return each model's arms by their throughput verdicts, and which latencies of better arms are worse."""
     header = [
         "model",
@@ -310,50 +322,46 @@ def strategy_table(plan: ReportPlan, measured: Measured) -> Table:
         "conclusion",
     ]
     rows = []
-    for model in plan.models_by_size:
+    compared = result.with_baselines(THROUGHPUT).values()
+    for model in result.common_levels:
         arms_by_column: dict[str, list[str]] = {}
-        against = [
-            row
-            for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
-            if row["model"] == model
-        ]
-        for row in against:
-            column = _STRATEGY_COLUMN.get(str(row["verdict"]), "open")
-            arms_by_column.setdefault(column, []).append(_strategy_arm(measured, row))
+        for comparison in compared:
+            if comparison.model == model:
+                column = _STRATEGY_COLUMN.get(comparison.verdict, "open")
+                arm = _strategy_arm(result, comparison)
+                arms_by_column.setdefault(column, []).append(arm)
         if arms_by_column:
             cells = [
                 "; ".join(arms_by_column.get(verdict, ()))
                 for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")
             ]
-            baselines = ", ".join(baselines_of(plan, measured, model))
+            baselines = ", ".join(baselines_of(result, model))
             rows.append([model, *cells, _conclusion(arms_by_column, baselines)])
     return Table(header, rows)
 
 
-def _strategy_arm(measured: Measured, row: Mapping[Any, Any]) -> str:
+def _strategy_arm(result: CampaignResult, comparison: ReportedComparison) -> str:
     """An arm as it is named in its column, with what the verdict alone does not say."""
-    name = Cell.from_row(row).label
-    if row["verdict"] == words.BETTER:
-        name = " ".join([name, effect_text(row), *_latency_cost(measured, row)])
-    idle = row["verdict"] in (words.WORSE_IDLE, words.IDLE)
+    name, row = comparison.label, comparison.row
+    if comparison.verdict == words.BETTER:
+        name = " ".join([name, effect_text(row), *_latency_cost(result, comparison)])
+    idle = comparison.verdict in (words.WORSE_IDLE, words.IDLE)
     remarks = ", ".join(
         filter(None, (verdict_words(row) if idle else "", qualifier(row)))
     )
     return f"{name} ({remarks})" if remarks else name
 
 
-def _latency_cost(measured: Measured, row: Mapping[Any, Any]) -> list[str]:
-    worse = [
-        name
-        for metric, name in (
-            ("ttft_ms_p50", "median TTFT"),
-            ("e2e_ms_p50", "median end-to-end latency"),
-        )
-        if comparison_of(
-            measured, Cell.from_row(row), Cell.from_path(row["baseline"]), metric
-        )["verdict"]
-        == words.WORSE
-    ]
+def _latency_cost(result: CampaignResult, comparison: ReportedComparison) -> list[str]:
+    quantities = {
+        TTFT: "median TTFT",
+        "e2e_ms_p50": "median end-to-end latency",
+    }
+    worse = []
+    for metric, name in quantities.items():
+        latency = result.with_baselines(metric).get(comparison.cell)
+        if latency is not None and latency.verdict == words.WORSE:
+            worse.append(name)
     return [f"(but a worse {' and '.join(worse)})"] if worse else []
 
 
