@@ -115,10 +115,10 @@ def test_every_table_has_as_many_cells_as_its_header(
 ) -> None:
     result = result_of(plan, measured)
     tables = [
-        *(peak_table(plan, measured, model) for model in campaign.MODELS),
+        *(peak_table(result, model) for model in campaign.MODELS),
         *(
             strategy_table(result),
-            completed_table(plan, measured),
+            completed_table(result),
             guide_table(plan, measured),
         ),
         *(arms_table(result, model) for model in campaign.MODELS),
@@ -143,7 +143,7 @@ def test_models_stand_by_size(plan: ReportPlan, measured: Measured) -> None:
     order = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
     parts = system_tables(plan, measured).values()
     for table in (
-        completed_table(plan, measured),
+        completed_table(result_of(plan, measured)),
         budget_table(plan, measured),
         *parts,
     ):
@@ -479,7 +479,7 @@ def test_latencies_in_the_form_of_the_guide(
 def test_completed_requests_stand_beside_what_did_not_complete(
     plan: ReportPlan, measured: Measured
 ) -> None:
-    table = completed_table(plan, measured)
+    table = completed_table(result_of(plan, measured))
     for cells in table.rows:
         done, unfinished, failed = (int(cells[at].replace(",", "")) for at in (3, 4, 5))
         share = 100 * unfinished / (done + unfinished + failed)
@@ -676,13 +676,13 @@ def test_any_subset_of_cells_makes_all_tables(
     plan: ReportPlan, keys: list[Cell]
 ) -> None:
     facts = campaign.measured(campaign.levels_table(keys, runs=1, levels=(50,)))
-    done, gaps = completed_table(plan, facts), gap_table(gaps_of(plan, facts, {}))
+    result = result_of(plan, facts)
+    done, gaps = completed_table(result), gap_table(gaps_of(plan, facts, {}))
     named = {(cell.model, cell.label) for cell in keys}
     assert {tuple(cells[:2]) for cells in done.rows} == named
     assert {tuple(cells[:2]) for cells in guide_table(plan, facts).rows} == named
     missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
     assert len(missing) == len(plan.cells) - len(keys)
-    result = result_of(plan, facts)
     guidance, strategy = guidance_table(plan, facts, result), strategy_table(result)
     assert set(column(guidance, "model")) == {cell.model for cell in keys}
     # One run of what has no baseline beside it decides nothing.

@@ -63,7 +63,7 @@ def appendices(
         _caches(plan, measured, pictures),
         _system(plan, measured, pictures),
     )
-    yield _results(plan, measured, pictures)
+    yield _results(plan, measured, result, pictures)
     yield from (caches, system, _checks(measured, result.checks))
     gaps = gap_table(result.not_assessed)
     summary = (
@@ -165,13 +165,12 @@ _COMPLETED = (
 )
 
 
-def _results(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
+def _results(
+    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
+) -> Section:
     peaks: list[Block] = [Paragraph(_PEAKS)]
     for model in plan.models_by_size:
-        peaks += [
-            Paragraph(f"**{model}**"),
-            *split_wide(peak_table(plan, measured, model)),
-        ]
+        peaks += [Paragraph(f"**{model}**"), *split_wide(peak_table(result, model))]
     guide = (
         "Means over runs, in the form of llm-d's guide to offloading the prefix cache."
     )
@@ -180,7 +179,7 @@ def _results(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Sectio
         Section("Peaks", peaks),
         *section_unless_empty(
             "Requests completed at the peak",
-            split_by_model(completed_table(plan, measured)),
+            split_by_model(completed_table(result)),
             _COMPLETED,
         ),
         *section_unless_empty(

@@ -10,10 +10,9 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, parse_names, rank_of
+from kveval.analysis.cells import THROUGHPUT, rank_of
 from kveval.analysis.statistics import sentences
 from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.exclusions import is_active
 from kveval.analysis.statistics.findings import ComparisonFinding, read_findings
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
@@ -37,6 +36,7 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.vocabulary import verdict_words
 from kveval.report.result.model import (
     CampaignResult,
+    Peak,
     ReportedCell,
     ReportedComparison,
     ReportedMean,
@@ -152,79 +152,67 @@ def baselines_of(result: CampaignResult, model: str) -> list[str]:
     return list(dict.fromkeys(filter(None, names)))
 
 
-def peak_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
+def peak_table(result: CampaignResult, model: str) -> Table:
     """Return every cell of a model in the campaign with its peak, or the reason why it was not measured."""
     header = [
         "arm",
         "runs",
         "peak, output tok/s (95 %)",
-        measured.level_unit.heading,
+        level_unit_of(result).heading,
         "TTFT p50 / p90, ms",
         "TPOT p50, ms",
     ]
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
-    for cell in plan.cells_of(model):
-        requested, peak = plan.runs_of(cell), measured.peak_of(cell)
+    for cell in result.cells_of(model):
+        requested, peak = _requested(result, cell), cell.peak
         if peak is None:
-            reason = measured.why_missing(cell)
+            blank = [""] * (len(header) - 3)
             rows.append(
-                [
-                    cell.label,
-                    f"0 of {requested}",
-                    *[""] * (len(header) - 3),
-                    f"**{reason}**",
-                ]
+                [cell.label, f"0 of {requested}", *blank, f"**{cell.missing}**"]
             )
             continue
-        at = measured.levels_of(cell, peak["level"])
-        throughput = (
-            peak[name]
-            for name in (THROUGHPUT, "throughput_low_tok_s", "throughput_high_tok_s")
-        )
+        latencies = [
+            _latency_means(cell, peak.level, "ttft_ms_p50", "ttft_ms_p90"),
+            _latency_means(cell, peak.level, "tpot_ms_p50"),
+            _latency_means(cell, peak.level, "e2e_ms_p50", "e2e_ms_p90"),
+        ]
         row = [
             cell.label,
-            f"{peak['runs']:.0f} of {requested}",
-            numerals.with_interval(*throughput),
-        ]
-        latencies = [
-            _latency_means(at, "ttft_ms_p50", "ttft_ms_p90"),
-            _latency_means(at, "tpot_ms_p50"),
-            _latency_means(at, "e2e_ms_p50", "e2e_ms_p90"),
+            f"{peak.runs} of {requested}",
+            numerals.with_interval(*peak.throughput_tok_s.numbers),
         ]
         rows.append([*row, _peak_level(peak), *latencies, "; ".join(_remarks(peak))])
     return Table(header, rows, frozenset({1, 2, 3, 4, 5, 6}))
 
 
-def _latency_means(rows: pd.DataFrame, *columns: str) -> str:
+def _latency_means(cell: ReportedCell, level: int, *columns: str) -> str:
     """The means over runs of a latency's quantiles."""
-    means = [numerals.mean_of(list(rows[column])) for column in columns]
+    means = [numerals.mean_of(cell.values(level, column)) for column in columns]
     return means[0].with_text(" / ".join(means))
 
 
-def _remarks(peak: pd.Series[Any]) -> Iterator[str]:
-    if is_active(peak) is False:
+def _remarks(peak: Peak) -> Iterator[str]:
+    if peak.active is False:
         yield "**the arm was not active**"
-    failed = parse_names(peak["checks_failed"])
-    if failed:
-        yield f"failed: {', '.join(f'`{name}`' for name in failed)}"
+    if peak.checks_failed:
+        yield f"failed: {', '.join(f'`{name}`' for name in peak.checks_failed)}"
 
 
-def _peak_level(peak: pd.Series[Any]) -> str:
+def _peak_level(peak: Peak) -> str:
     """The level of the peak; in brackets the levels that are as good, and "edge" for the first or last level."""
-    levels = parse_names(peak["plateau"])
-    others = [level for level in levels if int(level) != peak["level"]]
+    others = [f"{level}" for level in peak.plateau if level != peak.level]
     remarks = [f"or {', '.join(others)}"] if others else []
-    remarks += [] if peak["bracketed"] else ["edge"]
-    return " ".join([f"{peak['level']:.0f}", *(f"({remark})" for remark in remarks)])
+    remarks += [] if peak.bracketed else ["edge"]
+    return " ".join([f"{peak.level}", *(f"({remark})" for remark in remarks)])
 
 
-def completed_table(plan: ReportPlan, measured: Measured) -> Table:
+def completed_table(result: CampaignResult) -> Table:
     """Return the requests completed at each cell's peak, over its runs, and the throughput of only those."""
     header = [
         "model",
         "arm",
-        measured.level_unit.heading,
+        level_unit_of(result).heading,
         "completed",
         "unfinished",
         "failed",
@@ -232,22 +220,17 @@ def completed_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     header += ["delivered, output tok/s", "of completed requests only, output tok/s"]
     rows = []
-    for cell, peak, at in measured.peaks_of(plan.ordered_cells):
-        counts = [
-            int(peak[f"requests_{state}"])
-            for state in ("completed", "incomplete", "errored")
-        ]
-        share = 100 * counts[1] / sum(counts) if sum(counts) else float("nan")
+    for cell in result.cells:
+        if cell.peak is None:
+            continue
+        level, requests = cell.peak.level, cell.peak.requests
+        counts = [requests[state] for state in ("completed", "incomplete", "errored")]
+        share = 100 * counts[1] / sum(counts) if sum(counts) else math.nan
         means = [
-            numerals.mean_of(list(at.get(name, ())))
-            for name in (THROUGHPUT, "throughput_completed_tok_s")
+            numerals.mean_of(cell.values(level, metric))
+            for metric in (THROUGHPUT, "throughput_completed_tok_s")
         ]
-        row = [
-            cell.model,
-            cell.label,
-            f"{peak['level']:.0f}",
-            *map(numerals.count, counts),
-        ]
+        row = [cell.model, cell.label, f"{level}", *map(numerals.count, counts)]
         rows.append([*row, numerals.significant(share), *means])
     return Table(header, rows, frozenset(range(2, 9)))
 
