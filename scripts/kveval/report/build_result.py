@@ -16,7 +16,7 @@ from kveval.analysis.waterfall import read_leaks
 from kveval.campaign.cell import Cell
 from kveval.report.answer import CampaignAnswer
 from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
-from kveval.report.data.comparisons import is_against_baseline
+from kveval.report.data.comparisons import baseline_comparisons, is_against_baseline
 from kveval.report.data.run_facts import (
     distinct_workloads,
     machine_descriptions,
@@ -49,7 +49,6 @@ from kveval.report.result.model import (
 )
 from kveval.report.tables.configuration import method_hash_of
 from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
-from kveval.report.tables.reuse import predicted_gains
 from kveval.store.run_file import Run
 
 # A row of a table.
@@ -125,7 +124,18 @@ def comparison_results(
 
 def prediction_results(plan: ReportPlan, measured: Measured) -> list[Prediction]:
     """Return the predicted gain of each cell that was measured at that level, beside the measured one."""
-    return [_prediction(*gain) for gain in predicted_gains(plan, measured)]
+    rows = {Cell.from_row(row): row for row in measured.predicted.to_dict("records")}
+    comparisons = {
+        Cell.from_row(row): row
+        for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
+    }
+    predictions = []
+    for cell in plan.ordered_cells:
+        row = rows.get(cell)
+        at = measured.levels_of(cell, row["level"] if row else None)
+        if row and len(at):
+            predictions.append(_prediction(cell, row, at, comparisons.get(cell)))
+    return predictions
 
 
 def _figures(
@@ -254,7 +264,7 @@ def _effect(row: Row) -> ReportedInterval:
 def _prediction(
     cell: Cell, row: Row, at: pd.DataFrame, comparison: Row | None
 ) -> Prediction:
-    """The predicted gain of a cell beside the measured one; see `predicted_gains`."""
+    """The predicted gain of a cell, and the measured one: the rows of its runs at that level, and its comparison."""
     return Prediction(
         **cell.row,
         level=int(row["level"]),

@@ -184,7 +184,7 @@ def main_sections(
         stages,
         WATERFALL,
     )
-    bought = [*split_by_model(predicted_table(plan, measured))]
+    bought = [*split_by_model(predicted_table(result))]
     if bought:
         bought.append(Bullets([*memory_sentences(measured)]))
     yield from section_unless_empty(

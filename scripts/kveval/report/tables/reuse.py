@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import pandas as pd
 
@@ -13,10 +12,9 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.size import GIB, Size
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.comparisons import baseline_comparisons, effect_text
+from kveval.report.data.comparisons import effect_text
+from kveval.report.result.model import CampaignResult
 
-# A row of a table.
-Row = Mapping[Any, Any]
 _FINDING = f"beyond {TOLERANCE_POINTS:g} points: what the counters show"
 # Ranges narrower than the first are shown as one number; counts beyond the others are mentioned.
 _ALIKE = 0.05
@@ -112,43 +110,20 @@ _HEADER = (
 )
 
 
-def predicted_gains(
-    plan: ReportPlan, measured: Measured
-) -> Iterator[tuple[Cell, Row, pd.DataFrame, Row | None]]:
-    """Yield each cell with a tier whose gain was predicted at a level that it was measured at.
-
-    With the cell: its row of predicted.csv, the rows of its runs at that level, and its comparison of throughput with
-    the baseline, None without one.
-    """
-    predictions = {
-        Cell.from_row(row): row for row in measured.predicted.to_dict("records")
-    }
-    compared = {
-        Cell.from_row(row): row
-        for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
-    }
-    for cell in plan.ordered_cells:
-        row = predictions.get(cell)
-        at = measured.levels_of(cell, row["level"] if row else None)
-        if row and len(at):
-            yield cell, row, at, compared.get(cell)
-
-
-def predicted_table(plan: ReportPlan, measured: Measured) -> Table:
+def predicted_table(result: CampaignResult) -> Table:
     """Return a row for each cell with a tier whose gain was predicted, at the level where its model is compared."""
+    compared = result.with_baselines(THROUGHPUT)
     rows = []
-    for cell, row, at, comparison in predicted_gains(plan, measured):
+    for gain in result.predictions:
+        comparison = compared.get(gain.cell)
+        ttft_ms = result.by_cell[gain.cell].values(gain.level, "ttft_ms_mean")
         rows.append(
             [
-                *(cell.model, cell.label),
-                numerals.effect(
-                    *(row[f"throughput_percent{end}"] for end in ("", "_low", "_high"))
-                ),
-                effect_text(comparison) if comparison else numerals.MISSING,
-                numerals.with_interval(
-                    *(row[f"ttft_ms_mean{end}"] for end in ("", "_low", "_high"))
-                ),
-                numerals.mean_of(list(at["ttft_ms_mean"])),
+                *(gain.model, gain.label),
+                numerals.effect(*gain.throughput_percent.numbers),
+                effect_text(comparison.row) if comparison else numerals.MISSING,
+                numerals.with_interval(*gain.ttft_ms_mean.numbers),
+                numerals.mean_of(ttft_ms),
             ]
         )
     return Table(_HEADER, rows, frozenset(range(2, 6)))
