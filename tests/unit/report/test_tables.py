@@ -119,7 +119,7 @@ def test_every_table_has_as_many_cells_as_its_header(
         *(
             strategy_table(result),
             completed_table(result),
-            guide_table(plan, measured),
+            guide_table(result),
         ),
         *(arms_table(result, model) for model in campaign.MODELS),
         pair_table(plan, measured),
@@ -468,7 +468,7 @@ def test_blocks_weigh_what_the_geometry_says(
 def test_latencies_in_the_form_of_the_guide(
     plan: ReportPlan, measured: Measured
 ) -> None:
-    table = guide_table(plan, measured)
+    table = guide_table(result_of(plan, measured))
     assert table.header[3:] == [
         *("mean TTFT, s", "P90 TTFT, s", "mean E2E latency, s", "P90 E2E latency, s"),
         "prompt and output tokens, tok/s",
@@ -680,7 +680,7 @@ def test_any_subset_of_cells_makes_all_tables(
     done, gaps = completed_table(result), gap_table(gaps_of(plan, facts, {}))
     named = {(cell.model, cell.label) for cell in keys}
     assert {tuple(cells[:2]) for cells in done.rows} == named
-    assert {tuple(cells[:2]) for cells in guide_table(plan, facts).rows} == named
+    assert {tuple(cells[:2]) for cells in guide_table(result).rows} == named
     missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
     assert len(missing) == len(plan.cells) - len(keys)
     guidance, strategy = guidance_table(plan, facts, result), strategy_table(result)

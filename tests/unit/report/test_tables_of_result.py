@@ -18,6 +18,7 @@ from kveval.report.tables.results import (
     arms_table,
     comparison_table,
     completed_table,
+    guide_table,
     peak_table,
     strategy_table,
 )
@@ -30,7 +31,8 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
         yield arms_table(result, model)
         yield comparison_table(result, model)
         yield peak_table(result, model)
-    for table in (completed_table(result), predicted_table(result)):
+    across = completed_table(result), guide_table(result), predicted_table(result)
+    for table in across:
         yield from (part for _, part in tables_by_model(table))
     if len(result.common_levels) > 1:
         yield strategy_table(result)

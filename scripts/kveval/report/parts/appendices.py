@@ -184,7 +184,7 @@ def _results(
         ),
         *section_unless_empty(
             "Mean and P90 latencies at the common level",
-            split_by_model(guide_table(plan, measured)),
+            split_by_model(guide_table(result)),
             guide,
         ),
         *pictures.take(*pictures.names),

@@ -364,41 +364,30 @@ def _conclusion(arms_by_column: Mapping[str, Sequence[str]], baseline: str) -> s
     return f"{baseline}: no arm is better"
 
 
-def guide_table(plan: ReportPlan, measured: Measured) -> Table:
+def guide_table(result: CampaignResult) -> Table:
     """Return mean and P90 of TTFT and end-to-end latency, and the throughput of all tokens, at the common level."""
-    quantities = {"ttft_ms": "TTFT", "e2e_ms": "E2E latency"}
-    header = ["model", "arm", measured.level_unit.heading]
-    header += [
-        f"{which} {title}, s"
-        for title in quantities.values()
-        for which in ("mean", "P90")
+    latencies = ("ttft_ms_mean", "ttft_ms_p90", "e2e_ms_mean", "e2e_ms_p90")
+    header = [
+        *("model", "arm", level_unit_of(result).heading),
+        *("mean TTFT, s", "P90 TTFT, s", "mean E2E latency, s", "P90 E2E latency, s"),
+        "prompt and output tokens, tok/s",
     ]
-    header += ["prompt and output tokens, tok/s"]
     rows = []
-    for cell in measured.cells_with_peak(plan.ordered_cells):
-        level = measured.common_level(cell.model)
-        at = measured.levels_of(cell, level)
-        latencies = [
-            f"{name}_{statistic}"
-            for name in quantities
-            for statistic in ("mean", "p90")
-        ]
-        cells = [numerals.mean_of(list(at[name] / 1000)) for name in latencies]
-        total = (
-            numerals.mean_of(list(at["total_tok_s"]))
-            if "total_tok_s" in at
-            else numerals.MISSING
-        )
-        rows.append(
-            [
-                cell.model,
-                cell.label,
-                whole_number(level or math.nan),
-                *cells,
-                total,
-            ]
-        )
+    for cell in result.cells:
+        if cell.peak is None:
+            continue
+        level = result.common_levels[cell.model]
+        seconds = [_mean_seconds(cell, level, latency) for latency in latencies]
+        total = numerals.mean_of(cell.values(level, "total_tok_s"))
+        rows.append([cell.model, cell.label, whole_number(level), *seconds, total])
     return Table(header, rows, frozenset(range(2, 8)))
+
+
+def _mean_seconds(
+    cell: ReportedCell, level: int | None, latency_ms: str
+) -> numerals.NumberText:
+    """The mean over runs of a latency, in seconds."""
+    return numerals.mean_of([ms / 1000 for ms in cell.values(level, latency_ms)])
 
 
 # Heading -> the inputs that share a column of the page.
