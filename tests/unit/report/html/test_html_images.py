@@ -28,7 +28,10 @@ def test_a_drawing_is_taken_before_an_image_unless_it_is_large(tmp_path: Path) -
 
 
 def test_a_drawing_keeps_what_shows(tmp_path: Path) -> None:
-    svg = '<svg>\n <metadata>\n a </metadata>\n  <path d="M 1.23456 2\n L 3 4"/> 5 % 0.00763 GiB #a &amp; \N{DEGREE SIGN}</svg>'
+    svg = (
+        '<svg>\n <metadata>\n a </metadata>\n  <path d="M 1.23456 2\n L 3 4"/>'
+        " 5 % 0.00763 GiB #a &amp; \N{DEGREE SIGN}</svg>"
+    )
     (tmp_path / "a.svg").write_text(svg, encoding="utf-8")
     shown = unquote(data_uri(tmp_path / "a.svg").removeprefix(DRAWING))
     kept = '<path d="M 1.23 2 L 3 4"/> 5 % 0.00763 GiB #a &amp; \N{DEGREE SIGN}</svg>'
