@@ -266,7 +266,7 @@ class FirstLook(NamedTuple):
 
     @property
     def in_words(self) -> str:
-        """What was delivered, for the terminal: three digits, since a single run has no interval."""
+        """The rates delivered, for the terminal: three digits, since a single run has no interval."""
         rates = (self.throughput_tok_s, self.requests_per_minute)
         tokens, requests = (f"{float(f'{rate:.3g}'):,.10g}" for rate in rates)
         return f"{tokens} output tok/s, {requests} requests a minute"
