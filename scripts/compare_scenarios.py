@@ -1,4 +1,4 @@
-"""Compare every cell with its baseline, and the declared contrasts: effect, interval, verdict, checks."""
+"""Compare cells with their baselines, declared pairs, and neighbouring sizes of an arm: effect, interval, verdict, checks."""
 
 from pathlib import Path
 

@@ -294,10 +294,30 @@ GROUNDS: dict[str, Callable[[], Case]] = {
             ["native-offload", "idle"],
         ],
     ),
+    "sizes of one arm": lambda: of(_sizes_of_one_arm()),
     "parity margin": lambda: of(levels_table(sd=0.03), margin=0.2, alpha=0.01),
     "paired": lambda: of(levels_table(), method="paired"),
     "models": lambda: of(levels_table(["a", "b", "c"], sd=0.05)),
 }
+
+
+def _sizes_of_one_arm() -> pd.DataFrame:
+    """A tier that is too small, one that pays, and a larger one that pays no more; of another arm one of two is idle."""
+    tiers = {
+        "first": ("native-offload", 500, 0.02),
+        "second": ("native-offload", 10_000, 0.3),
+        "third": ("native-offload", 20_000, 0.3),
+        "fourth": ("lmcache-redis", 10_000, 0.2),
+        "idle": ("lmcache-redis", 20_000, 0.2),
+    }
+    effects = {name: effect for name, (_, _, effect) in tiers.items()}
+    levels = levels_table(effects={BASELINE: 0.0, **effects}, sd=0.004)
+    for name, (scenario, size, _) in tiers.items():
+        levels.loc[levels["scenario"] == name, ["scenario", "cpu_blocks"]] = [
+            scenario,
+            size,
+        ]
+    return levels
 
 
 def _in_one_order(levels: pd.DataFrame) -> pd.DataFrame:

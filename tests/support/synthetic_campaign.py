@@ -275,11 +275,9 @@ def measured(levels: pd.DataFrame, **settings: Any) -> Measured:
     """Everything that is made from a table of levels."""
     groups = levels.groupby(["model", "scenario", "cpu_blocks"], sort=False)
     peaks = pd.DataFrame([peak_row(cell, list(METRICS)) for _, cell in groups])
+    tables = compare_all(levels, BASELINES, Comparison(**settings))
     return Measured(
-        runs_of(levels),
-        levels,
-        peaks,
-        compare_all(levels, BASELINES, Comparison(**settings)).baseline,
+        runs_of(levels), levels, peaks, tables.baseline, contrasts=tables.contrasts
     )
 
 

@@ -28,10 +28,12 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import limits_met
 from kveval.analysis.statistics.campaign import CampaignCells
 from kveval.analysis.statistics.comparison import (
+    ComparisonBasis,
     ComparisonVerdict,
     Estimate,
     Judgement,
     Kind,
+    Question,
 )
 from kveval.analysis.statistics.comparison_rows import comparison_table
 from kveval.analysis.statistics.estimates import estimates, pooled_spread, within_runs
@@ -47,6 +49,7 @@ from kveval.analysis.statistics.verdict_words import (
     NOT_EXERCISED,
     PARITY,
     SINGLE_RUN,
+    SIZES_FAMILY,
     WORSE,
     WORSE_IDLE,
     indicative,
@@ -55,7 +58,7 @@ from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
 from kveval.host.hashing import content_hash
 
-METHOD = 5
+METHOD = 6
 """Version of the comparison method; part of the method's hash, raised when verdicts may change."""
 # Metric -> True if more is better.
 METRICS: dict[str, bool] = {
@@ -76,7 +79,11 @@ def method_hash(settings: Comparison) -> str:
 
 
 class Comparisons(NamedTuple):
-    """Cells against their baselines, declared contrasts, and peaks against the baselines' peaks; with equal columns."""
+    """Comparisons, as tables with equal columns.
+
+    `baseline`: cells against their baselines; `contrasts`: declared pairs, then neighbouring sizes of an arm; `peaks`:
+    peaks against the baselines' peaks.
+    """
 
     baseline: pd.DataFrame
     contrasts: pd.DataFrame
@@ -90,12 +97,14 @@ def compare_all(
     metrics: Mapping[str, bool] | None = None,
     requested_runs: Mapping[Cell, int] | None = None,
 ) -> Comparisons:
-    """Compare every cell with its baseline and every declared pair, at a common level; then peaks with peaks.
+    """Compare every cell with its baseline, every declared pair, and every size of a CPU tier with the next smaller
+    one of its arm, at a common level; then peaks with peaks.
 
     `complete`: the rows of complete_metrics.csv. `baselines`: scenario -> the scenario it is compared with, None for
     a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
     Effects are per cent of the reference. For the primary metric `p_holm` is adjusted over all comparisons of all
-    models, else over those of one model and metric. `q_value` is over all models of a metric (Benjamini, Hochberg).
+    models, else over those of one model and metric; neighbouring sizes, unless declared, are adjusted apart, and change
+    no other comparison. `q_value` is over all models of a metric (Benjamini, Hochberg).
     `metrics`: by default METRICS, and goodput where the levels have it. `requested_runs`: the number of runs that the
     campaign asks for, by cell; without it, a run is missing that a cell compared has and the other does not.
     """
@@ -115,11 +124,12 @@ def compare_all(
     for verdict in verdicts:
         of_kind[verdict.question.kind].append(verdict)
     margin, method = settings.margin, method_hash(settings)
+    pairs = [*of_kind["contrast"], *of_kind["sizes"]]
     baseline = _with_q_values(of_kind["baseline"], settings.q)
     peaks = _with_q_values(of_kind["peak"], settings.q)
     return Comparisons(
         comparison_table(baseline, margin, method),
-        comparison_table(of_kind["contrast"], margin, method),
+        comparison_table(pairs, margin, method),
         comparison_table(peaks, margin, method),
     )
 
@@ -132,14 +142,35 @@ def _estimates(
 ) -> list[Estimate]:
     """Return the comparisons of a model in a metric with their effects and errors, before any verdict.
 
-    Cells that ran the same configuration are estimated with them, and are not among the result.
+    Cells that ran the same configuration are estimated with them, and are not among the result. Neighbouring sizes are
+    estimated as if they were declared; the other comparisons without them, so that nothing of these depends on them.
     """
-    questions = campaign.questions(model, metric, own_peaks)
-    copies = campaign.copies(model, metric, own_peaks)
-    bases = [campaign.basis(question) for question in (*questions, *copies)]
-    settings = campaign.settings
+
+    def bases(questions: Iterable[Question]) -> list[ComparisonBasis]:
+        return [campaign.basis(question) for question in questions]
+
+    compared = bases(campaign.questions(model, metric, own_peaks))
+    copies = bases(campaign.copies(model, metric, own_peaks))
+    sizes = bases(campaign.size_questions(model, metric, own_peaks))
+    estimated = _estimated(campaign, metric, compared, copies)
+    if not sizes:
+        return estimated
+    pairs = {basis.question.cells for basis in sizes}
+    others = [basis for basis in copies if basis.question.cells not in pairs]
+    with_sizes = _estimated(campaign, metric, [*compared, *sizes], others)
+    return [*estimated, *with_sizes[len(compared) :]]
+
+
+def _estimated(
+    campaign: CampaignCells,
+    metric: str,
+    compared: Sequence[ComparisonBasis],
+    copies: Sequence[ComparisonBasis],
+) -> list[Estimate]:
+    """Return comparisons of a model with their effects and errors; `copies` are estimated with them."""
+    settings, bases = campaign.settings, [*compared, *copies]
     estimated = estimates(bases, settings.alpha, settings.method, campaign.pauses)
-    return _with_borrowed_spread(estimated[: len(questions)], campaign, metric)
+    return _with_borrowed_spread(estimated[: len(compared)], campaign, metric)
 
 
 def _with_borrowed_spread(
@@ -197,18 +228,21 @@ def _verdicts(
     """Return the verdict of each estimate, in their order.
 
     The comparisons of a family are adjusted for each other. What an idle arm costs is another question than what an
-    active one gains, with a family of its own.
+    active one gains, with a family of its own. So have neighbouring sizes, which nobody declared.
     """
-    families: dict[tuple[str, str, bool, bool], list[int]] = {}
+    families: dict[tuple[str, str, Kind | None, bool], list[int]] = {}
     for place, each in enumerate(estimated):
-        metric, at_peak = each.question.metric, each.question.kind == "peak"
-        primary = metric == settings.primary and not at_peak
+        metric, kind = each.question.metric, each.question.kind
+        primary = metric == settings.primary and kind != "peak"
         model = "" if primary else each.question.arm.model
-        key = (metric, model, at_peak, each.basis.idle)
+        apart: Kind | None = kind if kind in ("peak", "sizes") else None
+        key = (metric, model, apart, each.basis.idle)
         families.setdefault(key, []).append(place)
     verdicts: dict[int, ComparisonVerdict] = {}
-    for (metric, model, _, idle), places in families.items():
-        name = ("exploratory" if model else "primary") + (IDLE_FAMILY if idle else "")
+    for (metric, model, apart, idle), places in families.items():
+        name = "exploratory" if model else "primary"
+        name += SIZES_FAMILY if apart == "sizes" else ""
+        name += IDLE_FAMILY if idle else ""
         members = [estimated[place] for place in places]
         judged = _family_verdicts(members, name, metrics[metric], settings)
         verdicts |= dict(zip(places, judged, strict=True))

@@ -250,7 +250,7 @@ class Comparison(Strict):
     level: Literal["baseline peak"] | PositiveInt = "baseline peak"
     """the level at which cells are compared"""
     contrasts: tuple[tuple[ArmName, ArmName], ...] = ()
-    """pairs of arms to compare, in addition to arm and baseline: SCENARIO, or SCENARIO/CPU_BLOCKS"""
+    """pairs of arms to compare, beside arm and baseline and neighbouring sizes: SCENARIO, or SCENARIO/CPU_BLOCKS"""
     method: Literal["blocks", "paired"] = "blocks"
     """blocks: arms whose runs vary alike share one spread; paired: each pair has its own"""
     q: Annotated[Number, Field(gt=0, lt=0.5)] = 0.05

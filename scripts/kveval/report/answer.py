@@ -219,7 +219,7 @@ def _better(measured: Measured, row: Row) -> str:
 
 
 def _smaller(measured: Measured, best: Row) -> str:
-    """The smallest tier of the same arm that a declared comparison did not show to differ from the best one."""
+    """The smallest tier of the same arm at parity with the best one, or not shown to differ from it."""
     rows_by_blocks = smaller_sizes(measured, best)
     if not rows_by_blocks:
         return ""

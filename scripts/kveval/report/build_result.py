@@ -117,7 +117,7 @@ def _origin(plan: ReportPlan, runs: Sequence[Run]) -> ReportedOrigin:
 def comparison_results(
     plan: ReportPlan, measured: Measured
 ) -> list[ReportedComparison]:
-    """Return every comparison: arms with their baselines, then declared pairs of arms."""
+    """Return every comparison: arms with their baselines, declared pairs of arms, neighbouring sizes."""
     rows = measured.all_comparisons.to_dict("records")
     return [_comparison(plan, row) for row in rows]
 

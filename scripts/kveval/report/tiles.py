@@ -18,6 +18,7 @@ from kveval.report.data.campaign import Measured, ReportPlan, StyledText, Table
 from kveval.report.data.comparisons import (
     baseline_comparisons,
     baseline_label,
+    comparison_from,
     effect_text,
     gain_text,
     qualifier,
@@ -42,23 +43,22 @@ def best_row(rows: Sequence[Row]) -> Row | None:
 
 
 def smaller_sizes(measured: Measured, best: Row) -> dict[int, Row]:
-    """Return the smaller tiers of an arm, in blocks, that no comparison showed to differ from its best one.
+    """Return the smaller tiers of an arm, in blocks, that are at parity with its best one; if none is, those that are
+    not shown to differ from it.
 
-    Each has its comparison: of the best one with it, at parity or undecided.
+    Each has its comparison: of the best one with it.
     """
-    cell, rows = Cell.from_row(best), dict[int, Row]()
-    for row in measured.contrasts.to_dict("records"):
+    cell = Cell.from_row(best)
+    of_verdict: dict[str, dict[int, Row]] = {words.PARITY: {}, words.INCONCLUSIVE: {}}
+    for contrast in measured.contrasts.to_dict("records"):
+        row = comparison_from(cell, contrast)
+        if row is None or row["metric"] != best["metric"]:
+            continue
         other = Cell.from_path(row["baseline"])
-        compared = (Cell.from_row(row), row["metric"]) == (cell, best["metric"])
-        smaller = other.scenario == cell.scenario
-        smaller = smaller and 0 < other.cpu_blocks < cell.cpu_blocks
-        if (
-            compared
-            and smaller
-            and row["verdict"] in (words.PARITY, words.INCONCLUSIVE)
-        ):
-            rows[other.cpu_blocks] = row
-    return rows
+        smaller = 0 < other.cpu_blocks < cell.cpu_blocks
+        if other.scenario == cell.scenario and smaller and row["verdict"] in of_verdict:
+            of_verdict[row["verdict"]][other.cpu_blocks] = row
+    return of_verdict[words.PARITY] or of_verdict[words.INCONCLUSIVE]
 
 
 def model_tiles(

@@ -17,6 +17,7 @@ from tests.support.synthetic import run_description
 from tests.unit.report import test_report as small
 
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
+from kveval.analysis.verdict import compare_all
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
@@ -148,9 +149,13 @@ def mechanism() -> tuple[ReportPlan, Measured]:
         *(Cell("Qwen3-0.6B", "native-offload", size) for size in (500, 10_000)),
     ]
     about = "The workload was chosen to show the mechanism: the working set fits the larger tier, and not the device."
-    tables = small.peaks_table(levels), small.comparison_table(levels)
+    tables = compare_all(levels, small.BASELINES)
     return small.plan(cells=cells, runs=3, description=about), Measured(
-        runs, levels, *tables
+        runs,
+        levels,
+        small.peaks_table(levels),
+        tables.baseline,
+        contrasts=tables.contrasts,
     )
 
 

@@ -194,11 +194,12 @@ def test_a_better_throughput_at_the_cost_of_latency_is_said(
 def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
     measured: Measured,
 ) -> None:
-    found = comparison_of(measured, ONE, OTHER)
+    other = dataclasses.replace(ONE, scenario="lmcache-valkey")
+    found = comparison_of(measured, ONE, other)
     assert (found["verdict"], found["grounds"]) == (words.NOT_ASSESSED, UNDECLARED)
     at = [
         measured.levels_of(cell, found["level"])["throughput_tok_s"]
-        for cell in (ONE, OTHER)
+        for cell in (ONE, other)
     ]
     ratio = np.exp(np.log(at[0].to_numpy()).mean() - np.log(at[1].to_numpy()).mean())
     assert found["effect_percent"] == pytest.approx(100 * (ratio - 1))
@@ -446,7 +447,8 @@ def test_a_pair_differs_in_one_thing(plan: ReportPlan, measured: Measured) -> No
     ]
     assert (len(stores), len(native), len(sizes)) == (8, 6, 6)
     assert len(table.rows) == 20
-    assert {cells[6] for cells in table.rows} == {""}
+    without_verdict = [cells for cells in table.rows if not cells[6]]
+    assert without_verdict == [cells for cells in table.rows if cells not in sizes]
 
 
 def test_blocks_weigh_what_the_geometry_says(
@@ -557,12 +559,13 @@ def test_what_is_open_comes_with_what_would_settle_it(
     assert figure is not None
     assert row(table, f"figure: {figure.title}", "not recorded")
     declare = "`contrasts: [[lmcache-valkey, lmcache-redis]]`"
+    declarations = [cells[2] for cells in table.rows if "`contrasts:" in cells[2]]
     models = "Qwen3-0.6B, Qwen3-8B, Qwen3-14B, Qwen3-32B-AWQ"
     assert row(table, f"lmcache-valkey against lmcache-redis: {models}")[2].startswith(
         declare
     )
-    large_models = "Qwen3-14B, Qwen3-32B-AWQ"
-    assert row(table, f"native-offload 20K against native-offload 10K: {large_models}")
+    # Sizes of one arm are compared without a declaration.
+    assert not any("/20000" in step for step in declarations)
     only = [
         cell
         for cell in campaign.cells()

@@ -9,6 +9,7 @@ from tests.unit.report.test_report_claims import CAMPAIGNS
 
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
 from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured
@@ -153,3 +154,78 @@ def test_no_smaller_size_is_named_where_it_was_shown_to_differ() -> None:
     facts = sized(words.BETTER)
     (best,) = facts.contrasts.to_dict("records")
     assert smaller_sizes(facts, best) == {}
+
+
+def compared_sizes(*rows: tuple[int, int, str]) -> Measured:
+    """Sizes of native-offload compared with each other: a size, another one, the verdict."""
+    plan, facts = CAMPAIGNS["mechanism"]()
+    base = facts.comparison.iloc[0].to_dict() | {"metric": "throughput_tok_s"}
+    contrasts = []
+    for size, other, verdict in rows:
+        cell, reference = (
+            dataclasses.replace(plan.cells[1], cpu_blocks=blocks)
+            for blocks in (size, other)
+        )
+        row = base | cell.row | {"baseline": reference.path, "verdict": verdict}
+        contrasts.append(row)
+    return dataclasses.replace(facts, contrasts=pd.DataFrame(contrasts))
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes"),
+    [
+        ([(20, 10, words.PARITY), (10, 5, words.PARITY)], [10]),
+        ([(20, 10, words.INCONCLUSIVE), (10, 5, words.PARITY)], [10]),
+        ([(20, 10, words.BETTER), (10, 5, words.PARITY)], []),
+        # Parity says more than an undecided comparison with a still smaller one.
+        ([(20, 10, words.PARITY), (20, 5, words.INCONCLUSIVE)], [10]),
+        ([(20, 10, words.INCONCLUSIVE), (20, 5, words.PARITY)], [5]),
+        # A pair may be declared in either direction.
+        ([(10, 20, words.PARITY)], [10]),
+        ([(20, 40, words.PARITY)], []),
+    ],
+)
+def test_of_several_sizes_those_are_named_that_the_best_one_was_compared_with(
+    rows: list[tuple[int, int, str]], sizes: list[int]
+) -> None:
+    facts = compared_sizes(*rows)
+    best = facts.comparison.iloc[0].to_dict() | {
+        **{"metric": "throughput_tok_s", "scenario": "native-offload"},
+        "cpu_blocks": 20,
+    }
+    smaller = smaller_sizes(facts, best)
+    assert [*smaller] == sizes
+    for blocks, row in smaller.items():
+        other = dataclasses.replace(Cell.from_row(best), cpu_blocks=blocks)
+        assert (Cell.from_row(row), row["baseline"]) == (
+            Cell.from_row(best),
+            other.path,
+        )
+
+
+@pytest.mark.parametrize(
+    ("effect", "sd", "statement"),
+    [
+        (
+            0.30,
+            0.004,
+            "it shows no relevant difference from the smaller native-offload 10K",
+        ),
+        (0.29, 0.05, "it is not shown to differ from the smaller native-offload 10K"),
+        (0.60, 0.004, ""),
+    ],
+)
+def test_what_a_larger_size_is_worth_needs_no_declaration(
+    effect: float, sd: float, statement: str
+) -> None:
+    effects = {"no-offload": 0.0, "native-offload": 0.3, "larger": effect + 0.001}
+    levels = small.levels_table(effects=effects, sd=sd)
+    larger = levels["scenario"] == "larger"
+    levels.loc[larger, ["scenario", "cpu_blocks"]] = ["native-offload", 20_000]
+    cells = [*small.CELLS[:2], dataclasses.replace(small.CELLS[1], cpu_blocks=20_000)]
+    contrasts = compare_all(levels, small.BASELINES).contrasts
+    facts = dataclasses.replace(small.measured(levels), contrasts=contrasts)
+    answer = answer_of(small.plan(cells=cells), facts)
+    assert "20K delivered" in answer.sentences[0]
+    assert statement in answer.sentences[0]
+    assert ("smaller" in answer.sentences[0]) == bool(statement)

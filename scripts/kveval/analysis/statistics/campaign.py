@@ -23,6 +23,7 @@ from kveval.analysis.statistics.comparison import (
     Question,
     contrast_pairs,
     findings_of,
+    neighbouring_sizes,
 )
 from kveval.analysis.statistics.estimates import configurations, replicate_groups
 from kveval.analysis.statistics.exclusions import UsableRuns, usable_runs
@@ -129,6 +130,20 @@ class CampaignCells:
             ]
         return [Question(*pair, metric) for pair in pairs]
 
+    def size_questions(
+        self, model: str, metric: str, own_peaks: bool
+    ) -> list[Question]:
+        """Return the neighbouring sizes of a model's arms that are not in `questions`; of peaks, none."""
+        if own_peaks:
+            return []
+        compared = self._compared_pairs(model)
+        cells = (cell for cell in self._tables if cell.model == model)
+        return [
+            Question(larger, smaller, "sizes", metric)
+            for larger, smaller in neighbouring_sizes(cells)
+            if {larger, smaller} not in compared
+        ]
+
     def _pairs(self, model: str) -> list[Pair]:
         """Return the pairs of a model's cells: every cell with its baseline, and the declared contrasts."""
         cells = [cell for cell in self._tables if cell.model == model]
@@ -147,9 +162,7 @@ class CampaignCells:
     def copies(self, model: str, metric: str, own_peaks: bool) -> list[Question]:
         """Return the pairs of a model's cells that ran the same configuration and are not in `questions`."""
         kind: Kind = "peak" if own_peaks else "copies"
-        compared_pairs = {
-            frozenset((arm, reference)) for arm, reference, _ in self._pairs(model)
-        }
+        compared = self._compared_pairs(model)
         pairs = (
             pair
             for group in self.replicates
@@ -159,8 +172,12 @@ class CampaignCells:
         return [
             Question(arm, reference, kind, metric)
             for reference, arm in pairs
-            if {arm, reference} not in compared_pairs
+            if {arm, reference} not in compared
         ]
+
+    def _compared_pairs(self, model: str) -> set[frozenset[Cell | None]]:
+        """The pairs of `questions`, in either direction."""
+        return {frozenset((arm, reference)) for arm, reference, _ in self._pairs(model)}
 
     def _baseline(self, cell: Cell) -> Cell | None:
         """Return the baseline of a cell, None if it is missing or not unique."""

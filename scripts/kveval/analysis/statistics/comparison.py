@@ -8,9 +8,10 @@ of the verdict and what keeps the comparison from one, they are its basis. `esti
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 from kveval.analysis.estimators.intervals import Contrast
@@ -31,7 +32,7 @@ from kveval.analysis.statistics.uncertainty import Starvation, starvation
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
 
-Kind = Literal["baseline", "contrast", "peak", "copies"]
+Kind = Literal["baseline", "contrast", "sizes", "peak", "copies"]
 _BLOCKS: dict[PairingKind, str] = {
     "blocks": "shared_blocks",
     "bridge": "bridged",
@@ -47,13 +48,19 @@ _OF_THE_LEVEL = frozenset({"past_the_peak", "limits_never_met"})
 class Question:
     """A cell that is compared with another in a metric; no `reference` where the baseline is missing or not unique.
 
-    `kind`: with its baseline, as a declared contrast, each at its own peak, or as two that ran the same configuration.
+    `kind`: with its baseline, as a declared contrast, as neighbouring sizes of an arm, each at its own peak, or as two
+    that ran the same configuration.
     """
 
     arm: Cell
     reference: Cell | None
     kind: Kind
     metric: str
+
+    @property
+    def cells(self) -> frozenset[Cell | None]:
+        """Both cells, whichever is compared with the other."""
+        return frozenset((self.arm, self.reference))
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -272,6 +279,19 @@ def contrast_pairs(
             chosen = [cell for cell in references if cell.cpu_blocks == arm.cpu_blocks]
         pairs += [(arm, reference) for reference in chosen if reference != arm]
     return pairs
+
+
+def neighbouring_sizes(cells: Iterable[Cell]) -> list[tuple[Cell, Cell]]:
+    """Return each of the cells with a CPU tier beside the cell with the next smaller size of its arm, if there is one."""
+    sizes: dict[tuple[str, str], list[Cell]] = {}
+    for cell in cells:
+        if cell.cpu_blocks:
+            sizes.setdefault((cell.model, cell.scenario), []).append(cell)
+    return [
+        (larger, smaller)
+        for of_arm in sizes.values()
+        for smaller, larger in pairwise(sorted(of_arm))
+    ]
 
 
 def findings_of(usable: UsableRuns, sides: Sides) -> Iterator[ComparisonFinding]:

@@ -10,6 +10,8 @@ WORSE_IDLE, IDLE = "worse although idle", "idle, cost bounded"
 """Of an arm whose tier served next to nothing: what it costs. Never better, because the tier cannot be why."""
 IDLE_FAMILY = ", idle"
 """The end of `family` in the comparisons of idle arms, which are adjusted for each other."""
+SIZES_FAMILY = ", neighbouring sizes"
+"""Part of `family` in the comparisons of neighbouring sizes of an arm, which are adjusted for each other."""
 DIFFERENT = (BETTER, WORSE, WORSE_IDLE)
 DECIDED = (BETTER, WORSE, PARITY, WORSE_IDLE, IDLE)
 VERDICTS = (*DECIDED, INCONCLUSIVE)

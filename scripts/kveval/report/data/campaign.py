@@ -146,7 +146,7 @@ class Measured:
     failures: Mapping[Cell, str] = field(default_factory=dict)
     # Cell and run -> its pcp.parquet.
     recordings: Mapping[tuple[Cell, int], Path] = field(default_factory=dict)
-    # Declared pairs of arms, in the form of `comparison`.
+    # Declared pairs of arms, and neighbouring sizes of an arm, in the form of `comparison`.
     contrasts: pd.DataFrame = field(default_factory=pd.DataFrame)
     # Effects averaged over models, and the outcomes of checks of the campaign as a whole.
     averages: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -160,7 +160,7 @@ class Measured:
 
     @cached_property
     def all_comparisons(self) -> pd.DataFrame:
-        """Every comparison: arms with their baselines, then declared pairs of arms."""
+        """Every comparison: arms with their baselines, declared pairs of arms, neighbouring sizes."""
         return (
             pd.concat([self.comparison, self.contrasts], ignore_index=True)
             if len(self.contrasts)

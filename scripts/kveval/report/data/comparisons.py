@@ -75,6 +75,16 @@ def comparison_of(
     )
 
 
+def comparison_from(cell: Cell, row: Mapping[Any, Any]) -> Mapping[Any, Any] | None:
+    """Return a row of comparison.csv as a comparison of `cell` with the other cell, None if `cell` is neither of them."""
+    other = Cell.from_row(row)
+    if other == cell:
+        return row
+    if row["baseline"] != cell.path:
+        return None
+    return {**_mirrored(row), **cell.row, "baseline": other.path}
+
+
 def _mirrored(row: Mapping[str, Any]) -> dict[str, Any]:
     """A comparison as it is from the other side: of the reference with the cell."""
     mirrored = dict(row)

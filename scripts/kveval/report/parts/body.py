@@ -106,7 +106,10 @@ PRICE_PHRASES = {
     "host_hour_usd": "an hour of a server's host ${:g}",
     "host_gib_hour_usd": "a GiB of host memory ${:g} an hour",
 }
-PAIRS = "Throughput at the level where the model's arms are compared. A pair that was not declared has no verdict."
+PAIRS = (
+    "Throughput at the level where the model's arms are compared. Each size of a tier is compared with the next smaller"
+    " one; of other pairs only those that were declared have a verdict."
+)
 GUIDANCE = (
     "A CPU tier belongs to the replica that filled it: where several serve a model, sticky or cache-aware routing"
     " brings a conversation back to its prefix.",

@@ -118,7 +118,7 @@ FILES = Table(
         ],
         [
             "`analysis/contrasts.csv`, `analysis/averages.csv`",
-            "declared pairs of arms; effects averaged over models",
+            "declared pairs of arms, neighbouring sizes of an arm; effects averaged over models",
         ],
         ["`analysis/peak_comparison.csv`", "peaks against the baselines' peaks"],
         ["`analysis/checks.csv`", "what every check found"],

@@ -257,8 +257,18 @@ class ReportedComparison(ReportedCellName):
     """A cell against another one of its model, in one quantity, at one level."""
 
     metric: str
-    family: Literal["primary", "exploratory", "primary, idle", "exploratory, idle"]
-    """primary: p_holm is over all of the metric, else over those of the model; idle arms apart"""
+    family: Literal[
+        "primary",
+        "exploratory",
+        "primary, idle",
+        "exploratory, idle",
+        "primary, neighbouring sizes",
+        "exploratory, neighbouring sizes",
+        "primary, neighbouring sizes, idle",
+        "exploratory, neighbouring sizes, idle",
+    ]
+    """primary: p_holm is over all of the metric, else over those of the model; idle arms, and neighbouring sizes of an
+    arm that were not declared, apart"""
     verdict: str
     """a word of docs/verdicts.md; of an indicative verdict with what makes it so, in brackets"""
     against: ReportedCellName | None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.statistics.comparison import neighbouring_sizes
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import (
@@ -22,7 +23,9 @@ from kveval.report.data.comparisons import (
 
 
 def pair_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Return pairs of arms that differ in one thing (Valkey, Redis; LMCache, native; tier sizes), and declared ones."""
+    """Return pairs of arms that differ in one thing (Valkey, Redis; LMCache, native; neighbouring tier sizes), and
+    declared ones.
+    """
     header = [
         "model",
         "arm",
@@ -58,7 +61,7 @@ def pairs_of(
     """Return the measured pairs of arms of a model that differ in one thing, by what that is.
 
     "stores": Valkey and Redis; "native": LMCache and the native tier, both of equal size and with the same baseline;
-    "tiers": a CPU tier of an arm and the next smaller one.
+    "tiers": neighbouring sizes of an arm's CPU tier, which are always compared, whether they delivered anything or not.
     """
     pairs: dict[str, list[tuple[Cell, Cell]]] = {
         "stores": [],
@@ -78,26 +81,25 @@ def pairs_of(
                 pairs["stores"].append(pair)
             if arms == ("lmcache", "native") and stores[0] is None:
                 pairs["native"].append(pair)
-        steps = itertools.pairwise(cell for cell in cells if cell.cpu_blocks)
-        pairs["tiers"] += [
-            (larger, smaller)
-            for smaller, larger in steps
-            if smaller.scenario == larger.scenario
-        ]
+        compared = (
+            cell for cell in plan.cells_of(model) if len(measured.levels_of(cell))
+        )
+        pairs["tiers"] += neighbouring_sizes(compared)
     return pairs
 
 
 def undeclared_pairs(
     plan: ReportPlan, measured: Measured
 ) -> dict[tuple[str, str], list[str]]:
-    """Return the pairs without a declared contrast, named as a campaign would declare them -> their models."""
+    """Return the pairs without a declared contrast, named as a campaign would declare them -> their models.
+
+    Sizes of one arm are none of them.
+    """
+    pairs = pairs_of(plan, measured)
     models_by_pair: dict[tuple[str, str], list[str]] = {}
-    for what, pairs in pairs_of(plan, measured).items():
-        for cell, reference in pairs:
-            if UNDECLARED in ground_codes(comparison_of(measured, cell, reference)):
-                names = cell.scenario, reference.scenario
-                if what == "tiers":
-                    names = cell.arm, reference.arm
-                models = models_by_pair.setdefault(names, [])
-                models += [cell.model] if cell.model not in models else []
+    for cell, reference in (*pairs["stores"], *pairs["native"]):
+        if UNDECLARED in ground_codes(comparison_of(measured, cell, reference)):
+            names = cell.scenario, reference.scenario
+            models = models_by_pair.setdefault(names, [])
+            models += [cell.model] if cell.model not in models else []
     return models_by_pair
