@@ -17,6 +17,7 @@ from tests.unit.report import test_report as small
 from kveval.analysis.cells import tables_by_cell
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.statistics.failed_checks import FAILURES
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
@@ -316,8 +317,8 @@ def test_a_bridge_names_the_side_whose_run_failed_although_numbers_overlap() -> 
         checks_failed="steadiness",
     )
     row = judged(levels)
-    assert f"run 2 of {LABEL}: failed turns" in row["reason"]
-    assert "run 7 of no-offload: failed steadiness" in row["reason"]
+    assert f"run 2 of {LABEL}: {FAILURES['turns']}" in row["reason"]
+    assert f"run 7 of no-offload: {FAILURES['steadiness']}" in row["reason"]
 
 
 # --- copies

@@ -13,6 +13,7 @@ from kveval.analysis.estimators.intervals import contrasts, holm, welch
 from kveval.analysis.estimators.power import runs_to_resolve
 from kveval.analysis.estimators.spreads import bartlett
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.statistics.failed_checks import failures_text
 
 tables = st.tuples(st.integers(3, 6), st.integers(2, 5)).flatmap(
     lambda shape: arrays(float, shape, elements=st.floats(-3, 3, allow_nan=False))
@@ -189,7 +190,7 @@ def test_too_few_runs_are_described_and_not_judged(
 
 
 def test_a_level_that_failed_enters_no_verdict() -> None:
-    reason = "failed steadiness, turns"
+    reason = failures_text(["steadiness", "turns"])
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.3})
     at = (
         (levels["scenario"] == "native-offload")

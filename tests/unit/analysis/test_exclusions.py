@@ -1,5 +1,7 @@
 """Why runs are left out: every run is compared or has a code, and every code has words that its facts fill."""
 
+import re
+from inspect import getsource
 from typing import get_args
 
 import pandas as pd
@@ -24,8 +26,10 @@ from tests.unit.analysis.test_attacks_runs import (
 )
 
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
+from kveval.analysis.levels.outcomes import LEVEL_FAILED
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import REASONS, SIDES
+from kveval.analysis.statistics.failed_checks import FAILURES, failures_text
 from kveval.analysis.statistics.findings import (
     CODES,
     INPUTS,
@@ -35,6 +39,7 @@ from kveval.analysis.statistics.findings import (
     read_findings,
 )
 from kveval.analysis.statistics.sentences import EXPLANATIONS, SUMMARIES
+from kveval.analysis.verdict_tables import CHECKS
 from kveval.report.tables.not_assessed import _STEP_FOR_CAUSE, next_step_for
 
 
@@ -115,7 +120,18 @@ def test_facts_say_what_words_say() -> None:
         "check_failed",
         {"checks": ["totals", "turns"]},
     )
-    assert "failed totals, turns" in row["reason"]
+    text = failures_text(["totals", "turns"])
+    assert text == f"the check `totals` failed and {FAILURES['turns']}"
+    assert text in row["reason"]
+
+
+def test_every_check_of_a_level_that_can_fail_has_words() -> None:
+    failing = {
+        check.name
+        for check in (*CHECKS["level"], *CHECKS["system"])
+        if re.search(r"\bfail\b", getsource(check.function))
+    }
+    assert FAILURES.keys() == failing | {LEVEL_FAILED}
 
 
 def test_an_input_that_refuses_is_among_the_findings_with_its_facts() -> None:

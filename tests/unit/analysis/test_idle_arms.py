@@ -7,6 +7,7 @@ from tests.support.synthetic import BASELINES, levels_table
 
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.statistics.failed_checks import FAILURES
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 
@@ -106,7 +107,7 @@ def test_an_idle_run_that_fails_a_check_does_not_count_for_the_cost() -> None:
     levels.loc[failed, "throughput_tok_s"] *= 1.5
     row = judged(levels)
     assert (row["verdict"], row["runs"]) == (words.WORSE_IDLE, 4)
-    assert row["reason"].endswith("without run 2: failed window")
+    assert row["reason"].endswith(f"without run 2: {FAILURES['window']}")
 
 
 def test_a_run_of_unknown_activity_does_not_count_for_the_cost() -> None:

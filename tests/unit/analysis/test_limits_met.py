@@ -12,6 +12,7 @@ from tests.support.synthetic_value import with_goodput
 from kveval.analysis.estimators.intervals import contrasts
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.peaks import peak_row, read_table
+from kveval.analysis.statistics.failed_checks import FAILURES
 from kveval.analysis.statistics.limits_met import (
     replace_zero_goodput,
 )
@@ -131,7 +132,7 @@ def changed(column: str, scenario: str, value: Any) -> pd.DataFrame:
         (changed(GOODPUT, "native-offload", np.nan), "goodput is unknown for one of the two"),
         (changed("goodput_settled", "native-offload", 9), "9 met or missed"),
         (changed("concurrency_shortfall", "native-offload", 0.2), "20 % fewer requests in flight"),
-        (changed("checks_failed", "native-offload", "window"), "failed window"),
+        (changed("checks_failed", "native-offload", "window"), FAILURES["window"]),
     ],
 )  # fmt: skip
 def test_nothing_is_said_where_goodput_cannot_be_compared(

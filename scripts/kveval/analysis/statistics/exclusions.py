@@ -142,13 +142,13 @@ REASONS: Mapping[str, Reason] = {
         "on another machine", "the other run of the pair ran on another machine"
     ),
     "server_failed": Reason(
-        "failed {checks}",
+        "{checks}",
         "a check says that the server failed: no request was completed, or more than 1 % failed",
         _CHECK,
         failed=True,
     ),
     "check_failed": Reason(
-        "failed {checks}",
+        "{checks}",
         "a check says that the level was not measured as declared",
         _CHECK,
     ),

@@ -13,6 +13,7 @@ from typing import Any
 
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics.exclusions import REASONS, SIDES, Exclusion
+from kveval.analysis.statistics.failed_checks import failures_text
 from kveval.analysis.statistics.findings import ComparisonFinding
 from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
 
@@ -507,10 +508,10 @@ def exclusion_words(exclusion: Exclusion) -> str:
 
 
 def _as_text(facts: Facts) -> dict[str, Any]:
-    """Return facts for a template, with the names of checks and the errors as text."""
+    """Return facts for a template, with failed checks and errors in words."""
     errors = (f" ({shorten(text, _LONGEST_ERROR)})" for text in facts.get("errors", ()))
-    joined = {"checks": ", ".join(facts.get("checks", ())), "errors": "".join(errors)}
-    return {**facts, **joined}
+    checks = failures_text(facts.get("checks", ()))
+    return {**facts, "checks": checks, "errors": "".join(errors)}
 
 
 def exclusions_text(
