@@ -187,10 +187,10 @@ def _with_borrowed_spread(
         pooled_spread(campaign.rows, groups, metric, levels)
         for groups in (own, campaign.replicates)
     )
-    known = next(filter(None, spreads), None)
-    if known is None:
+    spread = next(filter(None, spreads), None)
+    if spread is None:
         return estimated
-    sd, df = known
+    sd, df = spread
     cells = {
         cell
         for each in estimated
@@ -209,10 +209,10 @@ def _has_one_run(each: Estimate) -> bool:
 def _of_one_run(each: Estimate, sd: float, df: int, cells: int) -> Estimate:
     """A comparison of single runs, with the spread of replicates: `sd` of one run on the ln scale."""
     contrast = Contrast(each.sides.difference, sd * 2**0.5, df, "replicates")
-    left = [finding for finding in each.findings if finding.code != "single_run"]
+    others = [finding for finding in each.findings if finding.code != "single_run"]
     return replace(
         each,
-        findings=(new_finding("spread_borrowed", df=df), *left),
+        findings=(new_finding("spread_borrowed", df=df), *others),
         contrast=within_runs(contrast, each.sides),
         sd=sd,
         cells=cells,
@@ -269,8 +269,9 @@ def _family_verdicts(
         strict=True,
     )
     for (place, test), p_holm, p_parity_holm in adjusted:
-        known = replace(test, p_holm=p_holm, p_parity_holm=p_parity_holm)
-        tests[place] = known.with_findings(_beyond_the_tier(known, settings))
+        adjusted_test = replace(test, p_holm=p_holm, p_parity_holm=p_parity_holm)
+        gain = _beyond_the_tier(adjusted_test, settings)
+        tests[place] = adjusted_test.with_findings(gain)
     return [
         _verdict(
             tests[place].estimate if place in tests else each,

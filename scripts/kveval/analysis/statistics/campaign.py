@@ -243,8 +243,10 @@ class CampaignCells:
             question.labels,
         )
         usable = usable_runs(paired)
-        known = self._configurations[arm]
-        replicate = bool(known) and known == self._configurations[reference]
+        configuration = self._configurations[arm]
+        replicate = (
+            bool(configuration) and configuration == self._configurations[reference]
+        )
         basis = ComparisonBasis(question, level, usable, (), replicate)
         basis = replace(basis, findings=tuple(findings_of(usable, basis.sides)))
         refusing = None if basis.obstacle else next(self._of_the_level(basis), None)
@@ -273,9 +275,12 @@ class CampaignCells:
         Too few requests were in flight at a level above the cell's peak; or nothing met the limits on either side.
         """
         question, level = basis.question, basis.level
-        held = basis.starvation if question.kind != "peak" else None
-        if held and level is not None:
-            short = ((question.arm, held.arm), (question.reference, held.reference))
+        shortfall = basis.starvation if question.kind != "peak" else None
+        if shortfall and level is not None:
+            short = (
+                (question.arm, shortfall.arm),
+                (question.reference, shortfall.reference),
+            )
             for cell, share in short:
                 if (
                     cell
@@ -291,12 +296,10 @@ class CampaignCells:
     def _absent(
         self, arm: Cell, reference: Cell, pairing: Pairing
     ) -> tuple[frozenset[int], frozenset[int]]:
-        known = arm in self._requested_runs and reference in self._requested_runs
-        requested_runs = (
-            (self._requested_runs[arm], self._requested_runs[reference])
-            if known
-            else None
-        )
+        numbers = self._requested_runs
+        requested_runs: tuple[int, int] | None = None
+        if arm in numbers and reference in numbers:
+            requested_runs = numbers[arm], numbers[reference]
         absent = absent_runs(
             pairing,
             self._spans[arm],

@@ -315,13 +315,13 @@ def findings_of(usable: UsableRuns, sides: Sides) -> Iterator[ComparisonFinding]
 
 def _too_few(usable: UsableRuns) -> ComparisonFinding:
     """Return why too few blocks are fit for a verdict."""
-    told = [exclusion for exclusion in usable.exclusions if exclusion.has_words]
+    exclusions = [each for each in usable.exclusions if each.has_words]
     fit = len(usable.usable)
     if not usable.with_values:
-        some = any(exclusion.summary for exclusion in told)
+        some = any(exclusion.summary for exclusion in exclusions)
         return new_finding("no_common_value" if some else "no_common_level")
     absent = ("not_measured", "not_imported")
-    if fit == 1 and all(exclusion.code in absent for exclusion in told):
+    if fit == 1 and all(exclusion.code in absent for exclusion in exclusions):
         return new_finding("single_run")
     return new_finding("few_runs", usable=fit, blocks=usable.blocks)
 
@@ -352,26 +352,26 @@ def _activity(usable: UsableRuns) -> Iterator[ComparisonFinding]:
     if usable.never_active:
         yield new_finding("never_active")
         return
-    known = usable.of_known_activity
-    if not known:
+    pairs = usable.of_known_activity
+    if not pairs:
         return
-    arm_idle = any(pair.activity[0] is False for pair in known)
+    arm_idle = any(pair.activity[0] is False for pair in pairs)
     side = "arm" if arm_idle else "reference"
-    active = len(known) - len(usable.idle)
+    active = len(pairs) - len(usable.idle)
     if not active:
         yield new_finding("not_active", side=side)
     else:
         code = "few_active" if usable.too_idle else "active"
-        yield new_finding(code, side=side, active=active, known=len(known))
+        yield new_finding(code, side=side, active=active, known=len(pairs))
 
 
 def _runs(usable: UsableRuns) -> Iterator[ComparisonFinding]:
     """Yield how many runs are left out; nothing if no run is, or if it says nothing of either cell."""
-    told = [exclusion for exclusion in usable.exclusions if exclusion.summary]
-    if not told:
+    exclusions = [each for each in usable.exclusions if each.summary]
+    if not exclusions:
         return
     counts: dict[tuple[str, str], dict[str, Any]] = {}
-    for exclusion in told:
+    for exclusion in exclusions:
         count = counts.setdefault(
             (exclusion.side, exclusion.summary),
             {"side": exclusion.side, "code": exclusion.code, "runs": 0},

@@ -119,8 +119,8 @@ def _value(
     at, mean = measured.levels_of(cell, row["level"]), row.get(f"{side}mean")
     if mean is None or not math.isfinite(mean):
         return numerals.mean_of(list(at[row["metric"]]))
-    kept = at[at["run"].isin(parse_runs(row[f"{side}runs_kept"]))]
-    return numerals.rounded_mean(mean, list(kept[row["metric"]]))
+    of_runs = at[at["run"].isin(parse_runs(row[f"{side}runs_kept"]))]
+    return numerals.rounded_mean(mean, list(of_runs[row["metric"]]))
 
 
 def _compared(
@@ -148,11 +148,11 @@ def _described(
         for side in (cell, reference)
     ]
     both = pd.concat(of_runs, axis=1, join="inner").astype(float)
-    known = both[((both > 0) & np.isfinite(both)).all(axis=1)]
-    if known.empty:
+    values = both[((both > 0) & np.isfinite(both)).all(axis=1)]
+    if values.empty:
         return {"effect_percent": math.nan}
-    ours, theirs = np.log(known.to_numpy()).mean(axis=0)
-    runs = ";".join(str(run) for run in known.index)
+    ours, theirs = np.log(values.to_numpy()).mean(axis=0)
+    runs = ";".join(str(run) for run in values.index)
     row: dict[str, Any] = {
         "effect_percent": percent(float(ours - theirs)),
         "runs_kept": runs,

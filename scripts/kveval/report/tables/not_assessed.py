@@ -121,10 +121,10 @@ def runs_lacking(plan: ReportPlan, row: Mapping[Any, Any]) -> RunsLacking | None
     if usable is None:
         return None
     exclusions = read_exclusions(row)
-    left_out = [found for found in exclusions if found.code not in _ABSENT_RUNS]
-    runs_left_out = {found.run for found in left_out}
+    causes = [each for each in exclusions if each.code not in _ABSENT_RUNS]
+    runs_left_out = {cause.run for cause in causes}
     has_cause = len(runs_left_out) > 1 or (bool(runs_left_out) and usable == 0)
-    if has_cause or any(found.failed for found in left_out):
+    if has_cause or any(cause.failed for cause in causes):
         return None
     missing = len(_missing_runs(plan, row, exclusions))
     return RunsLacking(missing, max(MIN_RUNS - usable - missing, 0))
@@ -136,9 +136,9 @@ def _missing_runs(
     """The runs that the campaign asks for and that were not measured on either side."""
     if not plan.measures:
         return set()
-    known = {*parse_runs(row.get("runs_kept")), *(found.run for found in exclusions)}
-    missing = {found.run for found in exclusions if found.code == "not_measured"}
-    return missing | ({*range(1, plan.runs + 1)} - known)
+    numbers = {*parse_runs(row.get("runs_kept")), *(each.run for each in exclusions)}
+    missing = {each.run for each in exclusions if each.code == "not_measured"}
+    return missing | ({*range(1, plan.runs + 1)} - numbers)
 
 
 def _usable_runs(row: Mapping[Any, Any]) -> int | None:
@@ -147,8 +147,8 @@ def _usable_runs(row: Mapping[Any, Any]) -> int | None:
         return 1
     if "few_runs" not in ground_codes(row):
         return None
-    few = (found for found in read_findings(row) if found.code == "few_runs")
-    return next((int(found.facts["usable"]) for found in few), None)
+    few = (finding for finding in read_findings(row) if finding.code == "few_runs")
+    return next((int(finding.facts["usable"]) for finding in few), None)
 
 
 def gap_table(gaps: Iterable[Gap]) -> Table:
@@ -218,7 +218,7 @@ def is_open(row: Mapping[Any, Any]) -> bool:
 
 def next_step_for(plan: ReportPlan, row: Mapping[Any, Any]) -> str:
     """Return the step that would turn an open comparison into a verdict, by its verdict, its grounds and exclusions."""
-    findings = {found.input: found for found in read_findings(row)}
+    findings = {finding.input: finding for finding in read_findings(row)}
     for name, step in _STEP_FOR_INPUT.items():
         if name in findings and findings[name].severity in ("refuses", "indicates"):
             return step
@@ -245,8 +245,8 @@ def next_step_for(plan: ReportPlan, row: Mapping[Any, Any]) -> str:
 def _causes(row: Mapping[Any, Any]) -> set[str]:
     """The codes of the grounds of a verdict, of its exclusions, and of the checks that excluded runs failed."""
     exclusions = read_exclusions(row)
-    checks = {name for found in exclusions for name in found.facts.get("checks", ())}
-    return {*ground_codes(row), *(found.code for found in exclusions), *checks}
+    checks = {name for each in exclusions for name in each.facts.get("checks", ())}
+    return {*ground_codes(row), *(each.code for each in exclusions), *checks}
 
 
 def _cause_removed(causes: set[str]) -> str:
