@@ -76,6 +76,25 @@ def pairs(table: pd.DataFrame) -> list[tuple[int, str]]:
     ]
 
 
+@pytest.mark.parametrize("declared", [(), [[f"{ARM}/10000", f"{ARM}/500"]]])
+def test_a_smaller_size_that_served_nothing_is_a_reference(
+    declared: Sequence[Any],
+) -> None:
+    levels = _idle(campaign(), 500)
+    row, _ = of_metric(compared(levels, contrasts=declared).contrasts).to_dict(
+        "records"
+    )
+    assert (row["cpu_blocks"], row["verdict"]) == (10_000, words.BETTER)
+    # A tier that serves nothing is no reference for another arm.
+    other = compared(levels, contrasts=[["lmcache-redis", f"{ARM}/500"]])
+    (row,) = (
+        of_metric(other.contrasts)
+        .query("scenario == 'lmcache-redis'")
+        .to_dict("records")
+    )
+    assert row["verdict"] == words.NOT_EXERCISED
+
+
 def test_each_size_is_compared_with_the_next_smaller_one() -> None:
     tables = compared(campaign())
     assert pairs(tables.contrasts) == [
@@ -176,7 +195,7 @@ def _of_one_configuration() -> pd.DataFrame:
         (campaign(runs=2), words.NOT_ASSESSED),
         (campaign(sd=0.2), words.INCONCLUSIVE),
         (_idle(campaign(), 20_000), words.NOT_EXERCISED),
-        (_idle(campaign(), 10_000), words.NOT_EXERCISED),
+        (_idle(campaign(), 10_000), words.PARITY),
         (_idle(campaign(sd=0.003), 10_000, 20_000), words.IDLE),
         (_changed(10_000, throughput_tok_s=0.0, output_tokens=0.0), words.NOT_ASSESSED),
         (_changed(20_000, checks_failed="errors"), words.NOT_ASSESSED),

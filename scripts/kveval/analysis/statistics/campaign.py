@@ -241,6 +241,7 @@ class CampaignCells:
             (self.rows[arm], self.rows[reference]),
             self._absent(arm, reference, pairing),
             question.labels,
+            sizes=arm.scenario == reference.scenario,
         )
         usable = usable_runs(paired)
         configuration = self._configurations[arm]

@@ -229,13 +229,14 @@ class Exclusion:
 class RunPair:
     """Two runs that are compared: their rows at the level, None without one, and why they are left out.
 
-    `gaps`: exclusions of runs without a value, or with that of another run; `defects`: of runs whose value may enter no
-    verdict.
+    `sizes`: whether they are of two sizes of one arm. `gaps`: exclusions of runs without a value, or with that of another
+    run; `defects`: of runs whose value may enter no verdict.
     """
 
     arm_run: int
     reference_run: int
     rows: Sided
+    sizes: bool = False
     gaps: tuple[Exclusion, ...] = ()
     defects: tuple[Exclusion, ...] = ()
 
@@ -249,9 +250,12 @@ class RunPair:
 
     @property
     def activity(self) -> tuple[bool | None, bool | None]:
-        """Whether counters show arm and reference active, None where that is not known."""
-        arm, reference = self.rows
-        return is_active(arm), is_active(reference)
+        """Whether counters show arm and reference active, None where that is not known.
+
+        A smaller size of the arm is as good a reference where it served nothing: that it is too small is what was asked.
+        """
+        arm, reference = map(is_active, self.rows)
+        return arm, None if self.sizes and not reference else reference
 
     @property
     def activity_counts(self) -> bool:
@@ -411,6 +415,7 @@ def usable_runs(paired: PairedRuns) -> UsableRuns:
             arm_run,
             reference_run,
             (paired.row(0, arm_run), paired.row(1, reference_run)),
+            paired.sizes,
         )
         gaps = tuple(_gaps(pair, paired))
         if not gaps:
