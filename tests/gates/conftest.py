@@ -44,13 +44,14 @@ def _once(
 
 
 def _run(module: str, *arguments: Path) -> None:
-    """Run a module of the gates, with a home and a measurement lock of its own, and no cluster."""
+    """Run a module of the gates on a made-up host, with a home and a measurement lock of its own, and no cluster."""
     own = arguments[-1].with_name(f"{module}-home")
     own.mkdir()
+    paths = [Path(__file__).parent / "host", REPOSITORY, SCRIPTS]
     environment = {
         **os.environ,
         **SAME_NUMBERS,
-        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(SCRIPTS)]),
+        "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "HOME": str(own),
         "KVEVAL_HOST_LOCK": str(own / "lock"),
         "KUBECONFIG": "/nonexistent/kubeconfig",

@@ -36,7 +36,7 @@ from kveval.report.data.comparisons import (
 )
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import machine_descriptions
-from kveval.report.next_steps import command_of, next_steps
+from kveval.report.next_steps import next_steps
 from kveval.report.sections import Tile
 from kveval.report.tables.caches import tier_text
 from kveval.report.tables.value import goodput_sentence
@@ -63,7 +63,7 @@ class CampaignAnswer:
     """The question of a campaign and its answer, understandable without the rest of the report.
 
     `figure`: the name of the figure that shows it, "" if none does; `next_steps`: what would make it more certain;
-    `command`: the one to paste for the first of these that a command takes, "" for none. `tiles`: the answer of one
+    `command`: the one to paste for the first of these, "" if no command takes it. `tiles`: the answer of one
     model at a glance; `models`: of several, a row each.
     """
 
@@ -97,7 +97,7 @@ def answer_of(
         (*sentences[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
         next((name for name in preferred if name in figures), ""),
         tuple(step.text for step in steps),
-        command_of(steps),
+        steps[0].command if steps else "",
         () if several else model_tiles(plan, measured, rows),
         models_table(plan, measured, rows) if several else None,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -53,19 +53,22 @@ class NextStep:
 def next_steps(
     plan: ReportPlan, measured: Measured, metric: str
 ) -> tuple[NextStep, ...]:
-    """Return at most four steps; `metric`: the metric that the answer is about."""
+    """Return at most four steps, the first of them with a command if any has one; `metric`: that of the answer."""
     rows = baseline_comparisons(plan, measured.comparison, metric)
     name = _namer(plan)
     more = [*_undecided(plan, rows, name)] or [*_more_runs(plan, rows)]
     causes = [*_disturbed(plan, measured), *_missing(plan, measured, name)]
     steps = [*causes, *_without_verdict(plan, rows, name), *more]
-    return tuple([*steps, *_edge(measured, name), *_miniature(measured)][:_MOST])
+    steps += [*_edge(measured, name), *_miniature(measured)]
+    return with_command_first(steps[:_MOST])
 
 
-def command_of(steps: Iterable[NextStep]) -> str:
-    """Return the command of the first step that has one; "" for none, or if another step has to come first."""
-    step = next((step for step in steps if step.command or step.first), None)
-    return step.command if step is not None else ""
+def with_command_first(steps: Sequence[NextStep]) -> tuple[NextStep, ...]:
+    """Return the steps, the first that a command takes in front, unless another one has to come first."""
+    taken = next((step for step in steps if step.command or step.first), None)
+    if taken is None:
+        return tuple(steps)
+    return (taken, *(step for step in steps if step is not taken))
 
 
 def _namer(plan: ReportPlan) -> Callable[[Cell], str]:

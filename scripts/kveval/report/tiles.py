@@ -152,7 +152,7 @@ def _first_token(
     verdict = ", ".join(filter(None, (verdict_text(row), qualifier(row))))
     style = row["verdict"] if row["verdict"] in (words.BETTER, words.WORSE) else ""
     yield Tile(
-        "median TTFT, before and after",
+        f"median TTFT, {baseline_label(row)} to {Cell.from_row(row).label}",
         f"{other} to {value} ms",
         [f"{verdict}: {effect_text(row)}"],
         style,
@@ -162,20 +162,21 @@ def _first_token(
 def _tier(measured: Measured, rows: Sequence[Row], best: Row | None) -> Iterator[Tile]:
     computed = _computed(measured, rows[0]["model"])
     enough = "" if best is None else _measured_size(measured, best)
+    as_good = "the smallest measured that is as good as the best"
     if computed:
-        lines = ["computed: 90 % of what a tier of any size adds"]
-        lines += [f"as measured: {enough}"] if enough else []
+        lines = ["computed: for 90 % of the hits that a tier without a limit adds"]
+        lines += [f"{as_good}: {enough}"] if enough else []
     else:
-        lines = ["as measured"]
+        lines = [as_good]
     idle = [Cell.from_row(row).label for row in rows if words.is_of_idle_arm(row)]
     if idle:
-        lines.append(f"idle: {', '.join(idle)}")
+        lines.append(f"idle, no hits from the tier: {', '.join(idle)}")
     if computed or enough:
-        yield Tile("tier needed", computed or enough, lines)
+        yield Tile("tier needed, in host memory", computed or enough, lines)
 
 
 def _computed(measured: Measured, model: str) -> str:
-    """The size with 90 % of what a tier of any size adds to a model, "" if that was not computed."""
+    """The size for 90 % of the hits that a tier without a limit adds, "" if that was not computed."""
     if "enough_blocks" not in measured.predicted:
         return ""
     table = measured.predicted

@@ -19,7 +19,8 @@ def test_examples_in_the_docstrings() -> None:
         ([570.0, 510.0, 630.0], "570"),
         ([1234.5], "1,200"),
         ([0.01234, 0.01234], "0.012"),
-        ([1.0, 9.0], "5"),
+        ([1.0, 9.0], "5.0"),
+        ([65.0, 97.0, 99.0], "87"),
         ([100.0, 100.00000000000003], "100.0"),
         ([1.698421, 1.698423], "1.698"),
         ([123456.0, 123456.1], "123,500"),
@@ -28,7 +29,7 @@ def test_examples_in_the_docstrings() -> None:
         ([], "n/a"),
     ],
 )
-def test_a_mean_has_no_digit_finer_than_its_interval(
+def test_a_mean_has_no_digit_finer_than_its_interval_but_two(
     values: list[float], text: str
 ) -> None:
     assert numerals.mean_of(values) == text

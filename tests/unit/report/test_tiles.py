@@ -51,7 +51,10 @@ def test_the_computed_size_is_stated_before_the_measured_one() -> None:
     facts = dataclasses.replace(facts, predicted=pd.DataFrame([row]))
     tier = answer_of(plan, facts).tiles[2]
     assert tier.value == "0.0649 GiB (4,252 blocks)"
-    assert "as measured: 0.153 GiB (10,000 blocks)" in tier.lines
+    assert (
+        "the smallest measured that is as good as the best: 0.153 GiB (10,000 blocks)"
+        in tier.lines
+    )
 
 
 @pytest.mark.parametrize(
@@ -97,7 +100,7 @@ def test_checks_are_counted_by_name_and_failures_named() -> None:
     assert failed.passed == counts.passed - 1
     path = Cell.from_row(levels.iloc[0].to_dict()).path
     assert [*failed.remarks()] == [
-        "[failed](#checks) 2 times: the rate fell",
+        "[failed](#checks): no-offload, 2 times: the rate fell",
         f"what failed, level by level: `kveval show {path}`",
     ]
 
@@ -113,8 +116,8 @@ def test_of_many_warnings_the_most_frequent_is_named_in_words() -> None:
         levels.loc[levels.index[:rows], list(found)] = list(found.values())
     counts = check_counts(plan, dataclasses.replace(facts, levels=levels))
     (remark,) = counts.remarks()
-    often = "most often 3 times: outside their range: offload_load_gib"
-    assert remark == f"2 [warned](#checks), {often}"
+    often = "no-offload, 3 times: outside their range: offload_load_gib"
+    assert remark == f"2 [warned](#checks), the most frequent: {often}"
 
 
 @pytest.mark.parametrize(

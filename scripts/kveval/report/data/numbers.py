@@ -212,9 +212,9 @@ def rounded_mean(
     half = half_width(known)
     if half <= 0:
         return significant(mean, most_decimals=most_decimals)
-    # Even if the interval is as wide as the value, the first digit is shown.
-    coarsest = decimals_for(abs(mean)) if mean else 0
-    finest = 3 - math.floor(math.log10(abs(mean))) if mean else 0
+    # However wide the interval, two digits are shown: the ratio of two such means is read beside them.
+    first = math.floor(math.log10(abs(mean))) if mean else 0
+    coarsest, finest = (1 - first, 3 - first) if mean else (0, 0)
     decimals = min(max(decimals_for(half), coarsest), finest)
     return rounded(mean, min(decimals, most_decimals))
 

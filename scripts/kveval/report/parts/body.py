@@ -145,19 +145,17 @@ def first_screen(
     sizes = tier_sizes_in_words(measured.tier_sizes())
     tiers = f" Tiers in host memory: {sizes}." if sizes else ""
     yield from headed("In words", Bullets([*sentences, f"{basis}{tiers}"]))
-    # The first one is above, if no command stands there.
-    further = answer.next_steps if answer.command else answer.next_steps[1:]
-    steps = [Bullets(further)] if further else []
-    yield from headed("What would make the answer more certain", *steps)
+    further = [Bullets(answer.next_steps[1:])] if answer.next_steps[1:] else []
+    yield from headed("What else would make the answer more certain", *further)
     yield from headed("About this campaign", *_description(plan))
 
 
 def _next(answer: CampaignAnswer) -> Iterator[Block]:
-    """Yield what to do next: the command to paste, or in words what no command does."""
+    """Yield what to do next, and the command for it, if one does it."""
+    if answer.next_steps:
+        yield Paragraph(answer.next_steps[0])
     if answer.command:
         yield Code(answer.command)
-    elif answer.next_steps:
-        yield Paragraph(answer.next_steps[0])
 
 
 def _description(plan: ReportPlan) -> Iterator[Block]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kveval.analysis import checks_campaign
@@ -11,7 +11,12 @@ from kveval.analysis.levels import checks_import, checks_level, checks_run
 from kveval.analysis.levels.outcomes import COLUMNS, Severity, checks_in
 from kveval.analysis.system.metrics import SYSTEM_CHECKS
 from kveval.campaign.cell import Cell
-from kveval.report.data.campaign import Measured, ReportPlan, with_cell_labels
+from kveval.report.data.campaign import (
+    Measured,
+    ReportPlan,
+    abbreviate,
+    with_cell_labels,
+)
 from kveval.report.result.checks import check_findings
 from kveval.store.run_file import IMPORTED
 
@@ -23,13 +28,15 @@ _MOST = 2
 class CheckCounts:
     """`made`: the checks that apply to what was measured; `failed`, `warned`: a check's name -> how often it did.
 
-    `messages`: the first finding of each, in words; `example`: a cell with a level that failed one, None without.
+    `messages`: the first finding of each, in words; `cells`: where each was found, none for the campaign as a whole;
+    `example`: a cell with a level that failed one, None without.
     """
 
     made: int
     failed: Mapping[str, int]
     warned: Mapping[str, int]
     messages: Mapping[tuple[Severity, str], str] = field(default_factory=dict)
+    cells: Mapping[tuple[Severity, str], Sequence[str]] = field(default_factory=dict)
     example: Cell | None = None
 
     @property
@@ -47,24 +54,25 @@ class CheckCounts:
     def remarks(self) -> Iterator[str]:
         """Yield what failed in words, the command that shows one, and how many others warned, with the most frequent."""
         for name, count in [*self.failed.items()][:_MOST]:
-            finding = self._finding("fail", name)
-            yield f"[failed](#checks) {_times(count)}: {finding}"
+            yield f"[failed](#checks): {self._finding('fail', name, count)}"
         if len(self.failed) > _MOST:
             yield f"{len(self.failed) - _MOST} more [failed](#checks)"
         if self.failed and self.example:
             yield f"what failed, level by level: `kveval show {self.example.path}`"
         others = [name for name in self.warned if name not in self.failed]
         if others:
-            often = (
-                f"{_times(self.warned[others[0]])}: {self._finding('warn', others[0])}"
-            )
-            most = "" if len(others) == 1 else ", most often"
-            yield f"{len(others)} [warned](#checks){most} {often}"
+            often = self._finding("warn", others[0], self.warned[others[0]])
+            most = "" if len(others) == 1 else ", the most frequent"
+            yield f"{len(others)} [warned](#checks){most}: {often}"
 
-    def _finding(self, severity: Severity, name: str) -> str:
-        """The first finding of a check, in words; its name where the tables have no words."""
-        message = self.messages.get((severity, name))
-        return with_cell_labels(message) if message else f"`{name}`"
+    def _finding(self, severity: Severity, name: str, count: int) -> str:
+        """Where a check was found, how often, and the first finding in words; its name where the tables have none."""
+        message, cells = (
+            self.messages.get((severity, name)),
+            self.cells.get((severity, name), ()),
+        )
+        where = f"{abbreviate(cells, most=_MOST)}, {_times(count)}: " if cells else ""
+        return f"{where}{with_cell_labels(message) if message else f'`{name}`'}"
 
 
 def _times(count: int) -> str:
@@ -84,9 +92,20 @@ def check_counts(plan: ReportPlan, measured: Measured) -> CheckCounts:
         made += len(checks_in(checks_campaign))
     counts = _counts(measured, "fail"), _counts(measured, "warn")
     messages: dict[tuple[Severity, str], str] = {}
+    cells: dict[tuple[Severity, str], dict[str, None]] = {}
     for finding in check_findings(measured):
-        messages.setdefault((finding.severity, finding.check), finding.message)
-    return CheckCounts(made, *counts, messages, _example(measured))
+        key = finding.severity, finding.check
+        messages.setdefault(key, finding.message)
+        if finding.cell is not None:
+            cells.setdefault(key, {})[_name(plan, finding.cell.cell)] = None
+    where = {key: [*names] for key, names in cells.items()}
+    return CheckCounts(made, *counts, messages, where, _example(measured))
+
+
+def _name(plan: ReportPlan, cell: Cell) -> str:
+    """A cell's arm, with its model if there are several."""
+    several = len(plan.models_by_size) > 1
+    return f"{cell.model} with {cell.label}" if several else cell.label
 
 
 def _example(measured: Measured) -> Cell | None:
