@@ -75,7 +75,7 @@ needs_pcp = pytest.mark.skipif(
     bool(PCP_PROBLEM), reason=PCP_PROBLEM or "PCP is installed"
 )
 # For starting and stopping, which depend on the machine; finding a fault has limits of its own.
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 ADOPTED = "adopted the stored measurement"
 NOTICED = "(?:failed, tearing down|FAILED): "
 
