@@ -60,10 +60,10 @@ def next_steps(
     causes = [*_disturbed(plan, measured), *_missing(plan, measured, name)]
     steps = [*causes, *_without_verdict(plan, rows, name), *more]
     steps += [*_edge(measured, name), *_miniature(measured)]
-    return with_command_first(steps[:_MOST])
+    return _with_command_first(steps[:_MOST])
 
 
-def with_command_first(steps: Sequence[NextStep]) -> tuple[NextStep, ...]:
+def _with_command_first(steps: Sequence[NextStep]) -> tuple[NextStep, ...]:
     """Return the steps, the first that a command takes in front, unless another one has to come first."""
     taken = next((step for step in steps if step.command or step.first), None)
     if taken is None:

@@ -85,6 +85,12 @@ def test_a_smaller_size_that_served_nothing_is_a_reference(
         "records"
     )
     assert (row["cpu_blocks"], row["verdict"]) == (10_000, words.BETTER)
+    # The larger size of a pair that was declared the other way round has to be active, as any other reference.
+    upside_down = compared(
+        _idle(campaign(), 10_000), contrasts=[[f"{ARM}/500", f"{ARM}/10000"]]
+    )
+    first = of_metric(upside_down.contrasts).to_dict("records")[0]
+    assert (first["cpu_blocks"], first["verdict"]) == (500, words.NOT_EXERCISED)
     # A tier that serves nothing is no reference for another arm.
     other = compared(levels, contrasts=[["lmcache-redis", f"{ARM}/500"]])
     (row,) = (

@@ -241,7 +241,8 @@ class CampaignCells:
             (self.rows[arm], self.rows[reference]),
             self._absent(arm, reference, pairing),
             question.labels,
-            sizes=arm.scenario == reference.scenario,
+            with_smaller=arm.scenario == reference.scenario
+            and reference.cpu_blocks < arm.cpu_blocks,
         )
         usable = usable_runs(paired)
         configuration = self._configurations[arm]

@@ -229,14 +229,14 @@ class Exclusion:
 class RunPair:
     """Two runs that are compared: their rows at the level, None without one, and why they are left out.
 
-    `sizes`: whether they are of two sizes of one arm. `gaps`: exclusions of runs without a value, or with that of another
-    run; `defects`: of runs whose value may enter no verdict.
+    `with_smaller`: whether the reference is a smaller size of the arm. `gaps`: exclusions of runs without a value, or with
+    that of another run; `defects`: of runs whose value may enter no verdict.
     """
 
     arm_run: int
     reference_run: int
     rows: Sided
-    sizes: bool = False
+    with_smaller: bool = False
     gaps: tuple[Exclusion, ...] = ()
     defects: tuple[Exclusion, ...] = ()
 
@@ -255,7 +255,9 @@ class RunPair:
         A smaller size of the arm is as good a reference where it served nothing: that it is too small is what was asked.
         """
         arm, reference = map(is_active, self.rows)
-        return arm, None if self.sizes and not reference else reference
+        if self.with_smaller and not reference:
+            reference = None
+        return arm, reference
 
     @property
     def activity_counts(self) -> bool:
@@ -415,7 +417,7 @@ def usable_runs(paired: PairedRuns) -> UsableRuns:
             arm_run,
             reference_run,
             (paired.row(0, arm_run), paired.row(1, reference_run)),
-            paired.sizes,
+            paired.with_smaller,
         )
         gaps = tuple(_gaps(pair, paired))
         if not gaps:

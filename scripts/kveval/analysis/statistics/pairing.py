@@ -46,7 +46,7 @@ class PairedRuns:
     """The runs of two cells that are compared in a metric, each at its level; pairs of values are of arm and reference.
 
     `levels`: run -> level; `rows`: all rows of the cells; `absent`: runs that a cell lacks; `labels`: names of the cells;
-    `sizes`: whether the cells are two sizes of one arm.
+    `with_smaller`: whether the second cell is a smaller size of the first one's arm.
     """
 
     metric: str
@@ -55,7 +55,7 @@ class PairedRuns:
     rows: tuple[CellRows, CellRows] = ({}, {})
     absent: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     labels: tuple[str, str] = ("", "")
-    sizes: bool = False
+    with_smaller: bool = False
 
     def row(self, side: int, run: int) -> Row | None:
         """Return the row of a run of a side, 0 or 1, at its level; None without one."""

@@ -15,6 +15,7 @@ from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     abbreviate,
+    cell_in_sentence,
     with_cell_labels,
 )
 from kveval.report.result.checks import check_findings
@@ -67,10 +68,8 @@ class CheckCounts:
 
     def _finding(self, severity: Severity, name: str, count: int) -> str:
         """Where a check was found, how often, and the first finding in words; its name where the tables have none."""
-        message, cells = (
-            self.messages.get((severity, name)),
-            self.cells.get((severity, name), ()),
-        )
+        message = self.messages.get((severity, name))
+        cells = self.cells.get((severity, name), ())
         where = f"{abbreviate(cells, most=_MOST)}, {_times(count)}: " if cells else ""
         return f"{where}{with_cell_labels(message) if message else f'`{name}`'}"
 
@@ -104,8 +103,7 @@ def check_counts(plan: ReportPlan, measured: Measured) -> CheckCounts:
 
 def _name(plan: ReportPlan, cell: Cell) -> str:
     """A cell's arm, with its model if there are several."""
-    several = len(plan.models_by_size) > 1
-    return f"{cell.model} with {cell.label}" if several else cell.label
+    return cell_in_sentence(cell) if len(plan.models_by_size) > 1 else cell.label
 
 
 def _example(measured: Measured) -> Cell | None:
