@@ -277,6 +277,10 @@ class Job:
                 lines.append(" ".join(process.cmdline()))
         return lines
 
+    def has_child(self, pattern: str) -> bool:
+        """Tell whether the command line of a process below the job matches."""
+        return any(re.search(pattern, line) for line in self.lines())
+
     def child(self, pattern: str) -> psutil.Process:
         """The first process below the job whose command line matches."""
         for process in psutil.Process(self.process.pid).children(recursive=True):
