@@ -502,6 +502,35 @@ def test_comparisons_of_arms_with_each_other_stay_out_of_the_effect_plot(
     assert "+77" not in texts(draw("performance_delta_heatmap_all", both))
 
 
+@pytest.mark.parametrize(
+    ("units", "end_at_the_whole"),
+    [
+        ({}, [False, True, False, True]),
+        (
+            {
+                "requests_running": "percent",
+                "requests_waiting": "percent",
+                "cpu_utilisation_percent": "cores",
+            },
+            [False, True, True, False],
+        ),
+    ],
+)
+def test_a_panel_of_a_timeline_ends_at_the_whole_where_its_metrics_are_in_percent(
+    small: FigureData, units: dict[str, str], end_at_the_whole: list[bool]
+) -> None:
+    (model,) = small.models
+    metrics = {
+        name: {**entry, "unit": units.get(name, entry["unit"])}
+        for name, entry in small.metrics.items()
+    }
+    figure = draw(
+        f"level_timeline_{model}", dataclasses.replace(small, metrics=metrics)
+    )
+    first_row = figure.axes[: len(end_at_the_whole)]
+    assert [axes.get_ylim() == (0, 105) for axes in first_row] == end_at_the_whole
+
+
 def test_an_unknown_figure_names_the_known_ones(data: FigureData) -> None:
     with pytest.raises(FigureError, match="effect_plot"):
         draw("throughput_curve_other_all", data)

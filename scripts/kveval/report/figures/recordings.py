@@ -34,7 +34,8 @@ _COLUMNS: dict[str, dict[str, str]] = {
     },
     "host CPU time not idle, %": {"cpu_utilisation_percent": "-"},
 }
-_PERCENT = 105
+# The unit of shares of a whole, and the top of their scale: a little above the whole, so that its line is seen.
+_PERCENT, _TOP_OF_PERCENT = "percent", 105
 
 
 def level_timeline(data: FigureData, model: str) -> Figure:
@@ -86,19 +87,22 @@ def level_timeline(data: FigureData, model: str) -> Figure:
             va="center",
             fontsize=8,
         )
-    for column, title in zip(grid.T, shown, strict=True):
-        _share_scale(column, title)
+    for column, lines in zip(grid.T, shown.values(), strict=True):
+        _share_scale(
+            column, {entries[name]["unit"] for name in lines if name in entries}
+        )
     return figure
 
 
-def _share_scale(column: Sequence[Axes], title: str) -> None:
-    """Give the panels of a column the same scale, so that cells can be compared."""
+def _share_scale(column: Sequence[Axes], units: set[str]) -> None:
+    """Give the panels of a column the same scale, so that cells can be compared; `units`: of the metrics drawn there."""
     highest = max(
         (axes.dataLim.y1 for axes in column if np.isfinite(axes.dataLim.y1)),
         default=1.0,
     )
+    top = _TOP_OF_PERCENT if units == {_PERCENT} else 1.1 * highest or 1.0
     for axes in column:
-        axes.set_ylim(0, _PERCENT if "%" in title else 1.1 * highest or 1.0)
+        axes.set_ylim(0, top)
         separate_thousands(axes.yaxis, 3)
 
 
