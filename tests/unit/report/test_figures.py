@@ -440,6 +440,33 @@ def test_every_run_is_a_dot_beside_the_mean_and_its_interval(recording: Path) ->
     assert low < runs[0] < runs[-1] < high
 
 
+@pytest.mark.parametrize("spread", [1.2, 1.9, 3.0])
+def test_an_interval_ends_before_its_label_or_goes_on_with_an_arrow(
+    spread: float,
+) -> None:
+    """Once the label lay on the interval's end, and one that ends there looked like one that goes on."""
+    levels = levels_table(effects={"no-offload": 0.0}, levels=(32,))
+    levels = levels[levels["run"] <= 3]
+    levels["throughput_tok_s"] = 100.0 * spread ** np.array([0.0, 0.5, 1.0])
+    data = FigureData(
+        levels, peaks_table(levels), comparison_table(levels), "", baselines=frozenset()
+    )
+    figure = draw("throughput_by_arm", data)
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    interval, *arrows = axes.lines
+    edge = axes.get_xlim()[1]
+    beyond = interval.get_xdata()[1] > edge
+    assert beyond == (spread == 3.0)
+    assert [(arrow.get_marker(), arrow.get_xdata()[0]) for arrow in arrows] == (
+        [(">", edge)] if beyond else []
+    )
+    (label,) = axes.texts
+    starts_at = axes.transData.inverted().transform(label.get_window_extent())[0, 0]
+    assert starts_at > min(interval.get_xdata()[1], edge)
+    assert label.get_window_extent().x1 < figure.bbox.x1
+
+
 def test_a_bar_is_the_mean_of_the_runs_that_the_verdict_rests_on() -> None:
     levels = levels_table(
         effects={"no-offload": 0.0, "native-offload": 0.06}, levels=(32,)

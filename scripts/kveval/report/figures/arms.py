@@ -23,6 +23,7 @@ from kveval.report.figures.axes import (
     axis_maximum,
     cell_axis,
     geometric_interval,
+    mark_ends_beyond,
     model_rows,
     scale_to_values,
     seconds_or_ms,
@@ -158,11 +159,13 @@ def _bars(
     """Draw `rows`, one per run: a bar for the mean of the column `averaged`, a line for its interval, a dot for each
     `value`.
 
-    The mean is written beside the bar, with the cell's note. Very wide intervals may extend beyond the panel.
+    The mean is written beside the bar, with the cell's note. Of an interval that extends beyond the panel an arrow at
+    its edge is drawn, and the mean stands behind that.
     """
     known = rows.dropna(subset=["value"])
     arms = [Cell.from_row(row).label for row in known.to_dict("records")]
     highest = axis_maximum(known["value"]) if len(known) else 1.0
+    texts: dict[int, tuple[str, float, tuple[float, float]]] = {}
     for place, (cell, note) in enumerate(zip(cells, notes, strict=True)):
         of_arm = known[[arm == cell.label for arm in arms]]
         colour = data.style_of(cell).colour
@@ -180,18 +183,21 @@ def _bars(
             mean, interval = mean_of(runs), _interval(runs)
             axes.barh(place, mean, height=0.66, color=colour, alpha=0.35)
             axes.plot(interval, [place, place], color=GREY, linewidth=1.6)
-            right = min(np.nanmax([of_arm["value"].max(), interval[1]]), highest)
             text = f"{numerals.rounded_mean(mean, list(runs))}{note}"
-            _write_beside(axes, (right, place), text)
+            texts[place] = text, of_arm["value"].max(), interval
     # In a narrow panel a label needs a larger share of the width.
     spec = axes.get_subplotspec()
     room = 1.12 + 0.08 * (spec.get_gridspec().ncols if spec else 1)
     axes.set_xlim(0, room * min(axes.dataLim.x1, highest) if len(known) else 1.0)
+    for place, (text, most, interval) in texts.items():
+        goes_on = mark_ends_beyond(axes, place, interval, GREY)
+        right = axes.get_xlim()[1] if goes_on else np.nanmax([most, interval[1]])
+        _write_beside(axes, (right, place), text)
     separate_thousands(axes.xaxis)
 
 
 def _write_beside(axes: Axes, place: tuple[float, float], text: str) -> None:
-    """Write a text to the right of a bar; the line of its interval may continue behind the text."""
+    """Write a text to the right of a place, outside the panel if that is at its edge."""
     axes.annotate(
         text,
         place,
@@ -242,13 +248,15 @@ def latency_comparison_all(data: FigureData) -> Figure:
         unit, unit_ms = seconds_or_ms(slowest)
         for axes, model, table in zip(column_of_axes, data.models, tables, strict=True):
             cells = data.cells_of(model)
+            drawn = []
             for place, cell in enumerate(cells):
-                rows = rows_of(table, cell)
-                _latency_marks(
-                    axes, place, rows, name, unit_ms, data.style_of(cell).colour
-                )
+                rows, colour = rows_of(table, cell), data.style_of(cell).colour
+                intervals = _latency_marks(axes, place, rows, name, unit_ms, colour)
+                drawn += [(*of_mark, colour) for of_mark in intervals]
             shown = pd.concat([table[column] for column in _latency_columns(name)])
             scale_to_values(axes.xaxis, shown / unit_ms, shown / unit_ms)
+            for beside, interval, colour in drawn:
+                mark_ends_beyond(axes, beside, interval, colour)
             first = name == next(iter(known))
             cell_axis(axes, cells, labels=first)
             axes.set_title(
@@ -272,17 +280,18 @@ def _is_observed(name: str, tables: Sequence[pd.DataFrame]) -> bool:
 
 def _latency_marks(
     axes: Axes, place: int, rows: pd.DataFrame, name: str, unit_ms: float, colour: str
-) -> None:
-    """Draw a cell's median and P90 of a latency, each with its interval, a little above and below its place."""
+) -> list[tuple[float, tuple[float, float]]]:
+    """Draw a cell's median and P90 of a latency, each with its interval, a little above and below its place.
+
+    Return the intervals, each with where it is on y.
+    """
+    intervals = []
     marks = zip(_latency_columns(name), (-0.16, 0.16), (colour, "white"), strict=True)
     for column, aside, face in marks:
         for _, low, high in geometric_interval(rows, column).itertuples():
-            axes.plot(
-                [low / unit_ms, high / unit_ms],
-                [place + aside] * 2,
-                color=colour,
-                linewidth=1.3,
-            )
+            interval = (low / unit_ms, high / unit_ms)
+            axes.plot(interval, [place + aside] * 2, color=colour, linewidth=1.3)
+            intervals.append((place + aside, interval))
         axes.plot(
             rows[column].mean() / unit_ms,
             place + aside,
@@ -291,3 +300,4 @@ def _latency_marks(
             markerfacecolor=face,
             markersize=4,
         )
+    return intervals

@@ -373,6 +373,21 @@ def axis_maximum(values: pd.Series[float]) -> float:
     return 1.5 * float(values.max())
 
 
+def mark_ends_beyond(
+    axes: Axes, place: float, interval: tuple[float, float], colour: str
+) -> bool:
+    """Draw an arrow at the panel's edge for each end of a horizontal interval that lies beyond it.
+
+    `place`: of the interval, on y. The limits of x are to be set before. Return whether the upper end lies beyond.
+    """
+    left, right = axes.get_xlim()
+    low, high = interval
+    for beyond, edge, marker in ((low < left, left, "<"), (high > right, right, ">")):
+        if beyond:
+            axes.plot(edge, place, marker, color=colour, clip_on=False, markersize=4)
+    return high > right
+
+
 def lines_over_levels(
     data: FigureData,
     columns: Mapping[str, str],

@@ -23,6 +23,7 @@ from kveval.report.figures.axes import (
     NothingToDraw,
     cell_axis,
     draw_heatmap,
+    mark_ends_beyond,
     model_rows,
     panels,
 )
@@ -63,12 +64,12 @@ def effect_plot(data: FigureData) -> Figure:
                 linewidth=0,
             )
             axes.axvline(0, color=GREY, linewidth=0.9)
+            axes.set_xlim(-widest, widest)
             for place, cell in enumerate(cells):
                 rows = rows_of(table, cell)
                 if len(rows) and np.isfinite(rows.iloc[0]["effect_percent"]):
-                    _effect(axes, place, rows.iloc[0], widest)
+                    _effect(axes, place, rows.iloc[0])
             cell_axis(axes, cells, labels=metric == metrics[0])
-            axes.set_xlim(-widest, widest)
             axes.set_title(
                 f"{model}, {data.level_unit.label(data.common_level(model))}"
                 if metric == metrics[0]
@@ -142,30 +143,22 @@ def _key(comparison: pd.DataFrame) -> list[Line2D]:
     ]
 
 
-def _effect(axes: Axes, place: int, row: pd.Series[float], widest: float) -> None:
+def _effect(axes: Axes, place: int, row: pd.Series[float]) -> None:
     verdict = str(row["verdict"])
     colours = VERDICT_COLOURS | _IDLE_COLOURS
     stated = verdict in (*colours, words.INCONCLUSIVE)
     colour = colours.get(verdict, PALE)
     point = "s" if verdict in _IDLE_COLOURS else "o"
-    if np.isfinite(row["low_percent"]):
+    interval = (row["low_percent"], row["high_percent"])
+    if np.isfinite(interval[0]):
         axes.plot(
-            [row["low_percent"], row["high_percent"]],
+            # A line to an infinite end would not be drawn at all.
+            np.clip(interval, *axes.get_xlim()),
             [place, place],
             color=colour,
             linewidth=1.8,
         )
-        for end, marker in ((row["low_percent"], "<"), (row["high_percent"], ">")):
-            if abs(end) > widest:
-                # The interval extends beyond the panel.
-                axes.plot(
-                    np.clip(end, -widest, widest),
-                    place,
-                    marker,
-                    color=colour,
-                    clip_on=False,
-                    markersize=4,
-                )
+        mark_ends_beyond(axes, place, interval, colour)
     axes.plot(
         row["effect_percent"],
         place,
