@@ -20,6 +20,7 @@ from kveval.analysis.system.metrics import (
     parse_metrics,
     with_system_metrics,
 )
+from kveval.stacks.model_server import TERMS
 from pcp_parquet.conversion.conversion import convert
 from pcp_parquet.tests.test_archive_writer import (
     COUNTER,
@@ -295,6 +296,25 @@ def test_the_catalogue_is_well_formed() -> None:
         assert metric.plausible is not None
     usage = metrics["kv_cache_usage_percent"]
     assert usage.scale == 100, "the gauge is a fraction"
+
+
+@pytest.mark.parametrize(
+    ("name", "counter"),
+    [
+        ("prefix_cache_hit_percent", "prefix_cache"),
+        ("external_cache_hit_percent", "external_prefix_cache"),
+    ],
+)
+def test_a_share_of_hits_is_one_of_the_tokens_that_its_cache_was_asked_for(
+    name: str, counter: str
+) -> None:
+    metric = parse_metrics(yaml.safe_load(CATALOGUE.read_text()))[name]
+    assert metric.numerator == {"*": f"server.{counter}_hits"}
+    assert metric.denominator == {"*": f"server.{counter}_queries"}
+    assert {TERMS[f"{counter}_{of}"].split()[1] for of in ("hits", "queries")} == {
+        "tokens"
+    }
+    assert metric.title.endswith(", of those asked for there")
 
 
 def test_a_mistake_in_the_catalogue_names_its_entry() -> None:
