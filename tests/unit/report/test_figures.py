@@ -18,11 +18,12 @@ from tests.support.synthetic_value import with_goodput
 
 from kveval.analysis.cells import models_by_size, rank_of
 from kveval.campaign.cell import Cell
+from kveval.report import answer
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import tiers_of
 from kveval.report.data.style import arm_style
 from kveval.report.figures import arms, names
-from kveval.report.figures.axes import WIDTH, NothingToDraw, panels
+from kveval.report.figures.axes import NARROW_WIDTH, WIDTH, NothingToDraw, panels
 from kveval.report.figures.draw import FigureError, draw, write_family, write_figure
 from kveval.report.figures.names import (
     FAMILIES,
@@ -99,6 +100,10 @@ def title_of(name: str) -> str:
 
 def texts(figure: Figure) -> set[str]:
     return {text.get_text() for text in figure.findobj(matplotlib.text.Text)}
+
+
+def words_of(figure: Figure) -> set[str]:
+    return {word for text in texts(figure) for word in text.split()}
 
 
 def test_a_figure_says_how_large_the_tiers_are(data: FigureData) -> None:
@@ -527,6 +532,31 @@ def test_comparisons_of_arms_with_each_other_stay_out_of_the_effect_plot(
     )
     both = dataclasses.replace(data, comparison=pd.concat([contrast, data.comparison]))
     assert "+77" not in texts(draw("performance_delta_heatmap_all", both))
+
+
+def test_what_may_accompany_the_answer_is_drawn_for_narrow_screens() -> None:
+    entries = {figure.name: figure.entry for figure in figures_of(MODELS)}
+    assert all(entries[name].narrow for name in (*answer.FIGURES, answer.OF_MODELS))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [figure.name for figure in figures_of(MODELS) if figure.entry.narrow],
+)
+def test_a_figure_for_narrow_screens_has_its_panels_below_each_other(
+    name: str, data: FigureData
+) -> None:
+    figure = draw(name, dataclasses.replace(data, narrow=True))
+    assert figure.get_figwidth() == NARROW_WIDTH
+    figure.draw_without_rendering()
+    panels_of = [axes for axes in figure.axes if axes.get_subplotspec()]
+    assert {axes.get_subplotspec().colspan.start for axes in panels_of} == {0}
+    whole = figure.get_tightbbox()
+    assert whole.x0 >= 0
+    assert whole.x1 <= NARROW_WIDTH
+    assert not {title_of(name), data.footer} & texts(figure)
+    lacking = words_of(draw(name, data)) - words_of(figure)
+    assert lacking <= {*title_of(name).split(), *data.footer.split()}
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ class FigureData:
     `baselines`: scenarios that others are compared with; `intermediate_baselines`: those that have a baseline themselves.
     `device`: GPU or CPU. `level_unit`: the unit of levels. `tiers`: capacities of the measured cells. `recordings`: cell and
     run -> pcp.parquet; `metrics`: the content of config/metrics.yaml, `server_version`: the server's release, which
-    determines the names in the recordings. `goodput_unit`: the unit of goodput, requests or sessions.
+    determines the names in the recordings. `goodput_unit`: the unit of goodput, requests or sessions. `narrow`: whether a
+    figure is to be as wide as the screen of a phone, with its panels below each other, and without title and footer, which
+    the page has beside it.
     """
 
     levels: pd.DataFrame
@@ -47,6 +49,7 @@ class FigureData:
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     server_version: str = "0"
     goodput_unit: str = "requests"
+    narrow: bool = False
 
     @cached_property
     def models(self) -> list[str]:

@@ -92,9 +92,10 @@ def _by_arm(data: FigureData, columns: Sequence[tuple[str, int, str, float]]) ->
                 [""] * len(cells),
                 _geometric_mean,
             )
-            cell_axis(axes, cells, labels=axes is of_model[0])
+            cell_axis(axes, cells, labels=data.narrow or axes is of_model[0])
             axes.set_title(model if axes is of_model[0] else " ")
-            axes.set_xlabel(title if model == data.models[-1] else "")
+            labelled = data.narrow or model == data.models[-1]
+            axes.set_xlabel(title if labelled else "")
     return figure
 
 
@@ -187,7 +188,8 @@ def _bars(
             texts[place] = text, of_arm["value"].max(), interval
     # In a narrow panel a label needs a larger share of the width.
     spec = axes.get_subplotspec()
-    room = 1.12 + 0.08 * (spec.get_gridspec().ncols if spec else 1)
+    columns = spec.get_gridspec().ncols if spec else 1
+    room = 1.12 + 0.08 * (3 if data.narrow else columns)
     axes.set_xlim(0, room * min(axes.dataLim.x1, highest) if len(known) else 1.0)
     for place, (text, most, interval) in texts.items():
         goes_on = mark_ends_beyond(axes, place, interval, GREY)
@@ -258,13 +260,14 @@ def latency_comparison_all(data: FigureData) -> Figure:
             for beside, interval, colour in drawn:
                 mark_ends_beyond(axes, beside, interval, colour)
             first = name == next(iter(known))
-            cell_axis(axes, cells, labels=first)
+            cell_axis(axes, cells, labels=data.narrow or first)
             axes.set_title(
                 f"{model}, {data.level_unit.label(data.common_level(model))}"
                 if first
                 else " "
             )
-            axes.set_xlabel(f"{title}, {unit}" if model == data.models[-1] else "")
+            labelled = data.narrow or model == data.models[-1]
+            axes.set_xlabel(f"{title}, {unit}" if labelled else "")
     return figure
 
 

@@ -30,13 +30,15 @@ from kveval.report.data.run_facts import tier_sizes, tier_sizes_in_words
 
 GREY = "#666666"
 PALE = "#8A8A8A"
-# Inches, the same for every figure, so that text has the same size at the width of a page.
-WIDTH = 10.0
+# Inches, the same for every figure, so that text has the same size at the width of a page, or of a phone's screen.
+WIDTH, NARROW_WIDTH = 10.0, 3.6
 PLAIN = StrMethodFormatter("{x:,.10g}")
 _TITLE = 0.32
 # The line of the tiers' sizes, at 8 points: its height, and the letters that fit an inch.
 _SIZES_ROW = 0.16
 _LETTERS = 15
+# At 9 points, below a panel of a narrow figure.
+_LETTERS_OF_NARROW_AXIS = 30
 _LEGEND_ROW = 0.19
 _LETTER = 0.075
 Array = npt.NDArray[np.float64]
@@ -62,13 +64,15 @@ def panels(
     """Return a figure of rows x columns panels, each `height` inches high, with a footer and room for a title above.
 
     Below the title are the sizes of the tiers, only those of `model` if the figure is about one, and the legend, which
-    shows `handles`, then the cells of `legend`. Without `data`, of no campaign, there are neither sizes nor a footer.
+    shows `handles`, then the cells of `legend`. Without `data`, of no campaign, there are neither sizes nor a footer. Where
+    `data` are for a narrow figure, the panels of a row lie below each other, and there is no room for a title.
     """
-    # Not through pyplot, which would keep every figure in memory.
-    rows, columns = shape
+    narrow = data is not None and data.narrow
+    width, room_of_title = (NARROW_WIDTH, 0.05) if narrow else (WIDTH, _TITLE)
+    rows, columns = (shape[0] * shape[1], 1) if narrow else shape
     # At 6.5 points an inch holds some 20 letters, and a line is 0.13 inches high.
-    note = textwrap.wrap(data.footer, int(20 * WIDTH)) if data else []
-    sizes = textwrap.wrap(_sizes_of_tiers(data, model), int(_LETTERS * WIDTH))
+    note = textwrap.wrap(data.footer, int(20 * width)) if data and not narrow else []
+    sizes = textwrap.wrap(_sizes_of_tiers(data, model), int(_LETTERS * width))
     cells = (
         {cell.label: data.style_of(cell).line_style() for cell in legend}
         if data
@@ -79,21 +83,22 @@ def panels(
         *(Line2D([], [], label=label, **style) for label, style in cells.items()),
     ]
     longest = max((len(str(handle.get_label())) for handle in shown), default=0)
-    down = math.ceil(len(shown) / max(1, int(WIDTH / (_LETTER * longest + 0.55))))
+    down = math.ceil(len(shown) / max(1, int(width / (_LETTER * longest + 0.55))))
     across = math.ceil(len(shown) / max(down, 1))
-    bottom, heading = 0.15 + 0.13 * len(note), _TITLE + _SIZES_ROW * len(sizes)
+    bottom, heading = 0.15 + 0.13 * len(note), room_of_title + _SIZES_ROW * len(sizes)
     top = heading + (_LEGEND_ROW * down + 0.1 if shown else 0.0)
     total = rows * height + bottom + top
     layout = ConstrainedLayoutEngine(
         rect=(0, bottom / total, 1, 1 - (bottom + top) / total)
     )
-    figure = Figure(figsize=(WIDTH, total), layout=layout)
+    # Not through pyplot, which would keep every figure in memory.
+    figure = Figure(figsize=(width, total), layout=layout)
     axes = figure.subplots(rows, columns, squeeze=False)
     figure.text(
         0.005, 0.05 / total, "\n".join(note), fontsize=6.5, color=GREY, va="bottom"
     )
     if sizes:
-        below_title = 1 - (_TITLE - 0.03) / total
+        below_title = 1 - (room_of_title - 0.03) / total
         figure.text(
             0.005, below_title, "\n".join(sizes), fontsize=8, color=GREY, va="top"
         )
@@ -106,7 +111,7 @@ def panels(
             bbox_to_anchor=place,
             borderaxespad=0.3,
         )
-    return figure, axes
+    return figure, axes.reshape(shape)
 
 
 def _sizes_of_tiers(data: FigureData | None, model: str | None) -> str:
@@ -120,6 +125,12 @@ def write_title(figure: Figure, title: str) -> None:
     """Write a figure's title into the space that `panels` leaves for it."""
     place = 1 - 0.06 / figure.get_figheight()
     figure.text(0.005, place, title, fontsize=11.5, fontweight="bold", va="top")
+
+
+def wrap_axis_titles(figure: Figure) -> None:
+    """Write the titles of x in lines that a panel of a narrow figure has room for."""
+    for axes in figure.axes:
+        axes.set_xlabel(textwrap.fill(axes.get_xlabel(), _LETTERS_OF_NARROW_AXIS))
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -15,13 +16,14 @@ from matplotlib.figure import Figure
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.host.errors import Failure
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import NothingToDraw, write_title
+from kveval.report.figures.axes import NothingToDraw, wrap_axis_titles, write_title
 from kveval.report.figures.names import (
     MANIFEST,
     Extent,
     figure_names,
     figures_of,
     find_figure,
+    narrow_file,
 )
 
 STYLE = Path(__file__).with_name("style.mplstyle")
@@ -32,7 +34,7 @@ class FigureError(Failure):
 
 
 def draw(name: str, data: FigureData) -> Figure:
-    """Return the figure `name` (one of `figure_names`) with the question that it answers above it.
+    """Return the figure `name` (one of `figure_names`), with the question that it answers above it if it is not narrow.
 
     Raises FigureError for any other name, and NothingToDraw where the data have nothing for it.
     """
@@ -46,7 +48,10 @@ def draw(name: str, data: FigureData) -> Figure:
     )
     with mpl.rc_context(fname=STYLE):
         drawn: Figure = function(data, figure.model) if figure.model else function(data)
-        write_title(drawn, figure.title)
+        if data.narrow:
+            wrap_axis_titles(drawn)
+        else:
+            write_title(drawn, figure.title)
     return drawn
 
 
@@ -76,6 +81,7 @@ def write_single_figure(
 def write_family(family: str, data: FigureData, folder: Path) -> None:
     """Write a family's figures that are not empty into `folder`, as PNG and SVG, and a MANIFEST.
 
+    Of those that are for narrow screens, too, there is a further SVG (`narrow_file`).
     It has three entries: `drawn`, names; `lacking`, name -> the missing data; `left_out`, name -> the campaign's extent
     (levels, models, limits), for figures that are not useful with this extent.
     """
@@ -89,13 +95,18 @@ def write_family(family: str, data: FigureData, folder: Path) -> None:
         for figure in figures
         if not figure.entry.is_useful_for(extent)
     }
-    drawn, lacking = [], {}
+    drawn, lacking, narrow_data = [], {}, replace(data, narrow=True)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in (figure.name for figure in figures if figure.name not in left_out):
+    for figure in figures:
+        name = figure.name
+        if name in left_out:
+            continue
         try:
             write_figure(
                 name, data, [folder / f"{name}.{suffix}" for suffix in ("png", "svg")]
             )
+            if figure.entry.narrow:
+                write_figure(name, narrow_data, [narrow_file(folder / f"{name}.svg")])
             drawn.append(name)
         except NothingToDraw as nothing:
             lacking[name] = str(nothing)

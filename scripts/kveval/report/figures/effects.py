@@ -69,13 +69,13 @@ def effect_plot(data: FigureData) -> Figure:
                 rows = rows_of(table, cell)
                 if len(rows) and np.isfinite(rows.iloc[0]["effect_percent"]):
                     _effect(axes, place, rows.iloc[0])
-            cell_axis(axes, cells, labels=metric == metrics[0])
+            cell_axis(axes, cells, labels=data.narrow or metric == metrics[0])
             axes.set_title(
                 f"{model}, {data.level_unit.label(data.common_level(model))}"
                 if metric == metrics[0]
                 else " "
             )
-            if model == data.models[-1]:
+            if data.narrow or model == data.models[-1]:
                 better = "right" if METRICS[metric] else "left"
                 axes.set_xlabel(
                     f"{METRIC_TITLES[metric]}: effect,\n% of baseline (better: {better})"
@@ -186,7 +186,8 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
         text = np.vectorize(_signed, otypes=[object])(value)
         coloured = np.where(decided, value, np.nan)
         bar = {"location": "top", "label": "% of baseline (blue: better)", "aspect": 30}
-        names = [cell.label if metric == metrics[0] else "" for cell in cells]
+        labelled = data.narrow or metric == metrics[0]
+        names = [cell.label if labelled else "" for cell in cells]
         draw_heatmap(
             axes,
             coloured,

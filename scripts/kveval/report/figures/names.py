@@ -39,7 +39,8 @@ class FigureEntry:
 
     `title` is the question that it answers. `family` is the module that draws it, `section` the section of the report
     that shows it, in the order of FIGURES. `useful`: at "few" levels (one or two), at "several" (more), then or with
-    several models ("wide"), with limits for goodput ("limited"), or "always".
+    several models ("wide"), with limits for goodput ("limited"), or "always". `narrow`: whether it is drawn once more for
+    the screen of a phone; this suits panels that can lie below each other.
     """
 
     template: str
@@ -47,6 +48,7 @@ class FigureEntry:
     section: str
     title: str
     useful: str = "always"
+    narrow: bool = False
 
     def is_useful_for(self, extent: Extent) -> bool:
         """Whether the figure is useful for a campaign of this extent."""
@@ -74,6 +76,7 @@ FIGURES = (
         "across models",
         "How much does each arm deliver?",
         "few",
+        narrow=True,
     ),
     FigureEntry(
         "ttft_by_arm",
@@ -81,6 +84,7 @@ FIGURES = (
         "across models",
         "How long does the first token take with each arm?",
         "few",
+        narrow=True,
     ),
     FigureEntry(
         "peak_throughput_all_scenarios",
@@ -88,6 +92,7 @@ FIGURES = (
         "across models",
         "How much does each arm deliver at most?",
         "several",
+        narrow=True,
     ),
     FigureEntry(
         "throughput_curve_{model}_all",
@@ -102,6 +107,7 @@ FIGURES = (
         "across models",
         "How far is each arm from its baseline, and how sure is it?",
         "wide",
+        narrow=True,
     ),
     FigureEntry(
         "performance_delta_heatmap_all",
@@ -109,6 +115,7 @@ FIGURES = (
         "across models",
         "Which arm pays for which model?",
         "wide",
+        narrow=True,
     ),
     FigureEntry(
         "latency_comparison_all",
@@ -116,6 +123,7 @@ FIGURES = (
         "across models",
         "How long do requests take?",
         "several",
+        narrow=True,
     ),
     FigureEntry(
         "benchmark_results",
@@ -123,6 +131,7 @@ FIGURES = (
         "across models",
         "What does throughput cost in latency?",
         "several",
+        narrow=True,
     ),
     FigureEntry(
         "goodput",
@@ -136,6 +145,7 @@ FIGURES = (
         "caches",
         "offload",
         "Where do the prompt tokens come from, and where are hits lost?",
+        narrow=True,
     ),
     FigureEntry(
         "reuse_by_tier_size",
@@ -264,6 +274,11 @@ def families_of(extent: Extent) -> list[str]:
     return list(
         dict.fromkeys(entry.family for entry in FIGURES if entry.is_useful_for(extent))
     )
+
+
+def narrow_file(figure: Path) -> Path:
+    """Return where a figure for narrow screens lies, from the path of the figure's PNG or SVG."""
+    return figure.with_suffix(".narrow.svg")
 
 
 def drawn_figures(folders: Iterable[Path]) -> tuple[list[Path], dict[str, str]]:

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.figures.names import narrow_file
 from kveval.report.html.arm_runs import runs_section
 from kveval.report.html.cells import cell_attributes, inline
 from kveval.report.html.links import ClaimLinks
@@ -60,19 +61,31 @@ def write_page(
         if isinstance(block, Picture)
     ]
     images = {picture.name: data_uri(files[picture.name]) for picture in pictures}
-    output.write_text(render_page(page, images), encoding="utf-8")
+    narrow = {
+        picture.name: narrow_data_uri(files[picture.name]) for picture in pictures
+    }
+    output.write_text(render_page(page, images, narrow), encoding="utf-8")
 
 
-def render_page(root: Section, images: Mapping[str, str]) -> str:
+def render_page(
+    root: Section, images: Mapping[str, str], narrow: Mapping[str, str] | None = None
+) -> str:
     """Return a tree as an HTML page.
 
-    `images`: name of each figure in the tree -> its data URI. Raises jinja2.UndefinedError for a figure without one.
+    `images`: name of each figure in the tree -> its data URI; `narrow`: of those for narrow screens, "" for none. Raises
+    jinja2.UndefinedError for a figure without an image.
     """
     texts = {"style": _text("page.css"), "scripts": _text(*_SCRIPTS)}
     return (
         _environment()
         .get_template("page.html.j2")
-        .render(texts, root=root, images=images, identity=_identities(root))
+        .render(
+            texts,
+            root=root,
+            images=images,
+            narrow=narrow or {},
+            identity=_identities(root),
+        )
     )
 
 
@@ -92,6 +105,15 @@ def data_uri(figure: Path) -> str:
     if len(content) > _LARGEST_IMAGE:
         content = _with_few_colours(content)
     return f"data:image/png;base64,{base64.b64encode(content).decode()}"
+
+
+def narrow_data_uri(figure: Path) -> str:
+    """Return a figure's drawing for narrow screens as a data URI, "" where there is none or a large one."""
+    svg = narrow_file(figure)
+    if not svg.is_file():
+        return ""
+    drawing = _drawing_uri(svg.read_text(encoding="utf-8"))
+    return drawing if len(drawing) <= _LARGEST_DRAWING else ""
 
 
 def _drawing_uri(svg: str) -> str:

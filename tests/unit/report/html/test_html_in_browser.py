@@ -40,16 +40,23 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = [
         Section(
             "Results",
-            [Table(["arm", "tok/s"], ROWS, frozenset({1})), picture, Code("x" * 300)],
+            [
+                Table(["arm", "tok/s"], ROWS, frozenset({1})),
+                picture,
+                Picture("twice", "figures/twice.svg", "Drawn twice", "For screens."),
+                Code("x" * 300),
+            ],
         )
     ]
     front = [
         Paragraph("A note.", note=True),
         Bullets(["No arm was better. [The runs](#of-one-arm)"]),
     ]
+    drawing = f"data:image/svg+xml;base64,{base64.b64encode(DRAWING).decode()}"
     text = render_page(
         Section("A campaign", [*front, *parts, folded]),
-        {"drawing": f"data:image/svg+xml;base64,{base64.b64encode(DRAWING).decode()}"},
+        {"drawing": drawing, "twice": drawing},
+        {"twice": drawing},
     )
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(text, encoding="utf-8")
@@ -78,6 +85,24 @@ def test_it_asks_for_nothing_and_nothing_complains(
     assert browser.value("document.querySelector('figure img').naturalWidth") == 900
     # Wide tables, figures and command lines scroll in boxes of their own.
     assert browser.value("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("width", [320, 390, 639, 641, 1400])
+def test_a_figure_that_is_drawn_for_narrow_screens_is_never_cut(
+    browser: Page, file: Path, width: int
+) -> None:
+    browser.open(file, width=width, height=844)
+    shown = browser.value(
+        "[...document.querySelectorAll('#figure-twice img')]"
+        ".filter(e => e.checkVisibility()).map(e => e.className)"
+    )
+    assert shown == (["narrow"] if width <= 640 else [""])
+    box = "document.querySelector('#figure-twice .scroll')"
+    assert browser.value(f"{box}.scrollWidth <= {box}.clientWidth")
+    # The title of the narrow drawing is beside it.
+    title = "document.querySelector('#figure-twice p.narrow')"
+    assert browser.value(f"{title}.textContent") == "Drawn twice"
+    assert browser.value(f"{title}.checkVisibility()") == (width <= 640)
 
 
 def test_what_is_loaded_from_elsewhere_or_breaks_would_be_seen(

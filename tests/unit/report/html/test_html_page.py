@@ -9,7 +9,7 @@ from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Table
 from kveval.report.figures.names import figure_names
-from kveval.report.html.page import render_page, write_page
+from kveval.report.html.page import narrow_data_uri, render_page, write_page
 from kveval.report.sections import (
     Block,
     Bullets,
@@ -110,6 +110,18 @@ def test_tables_are_sortable_where_there_is_something_to_sort_by() -> None:
 def test_a_figure_without_its_image_is_an_error() -> None:
     with pytest.raises(jinja2.UndefinedError):
         page(Picture("gone", "figures/gone.png", "Gone", ""))
+
+
+def test_a_drawing_for_narrow_screens_is_taken_where_there_is_one(
+    tmp_path: Path,
+) -> None:
+    figure = tmp_path / "throughput_curve_Qwen3-0.6B_all.png"
+    assert narrow_data_uri(figure) == ""
+    narrow = tmp_path / "throughput_curve_Qwen3-0.6B_all.narrow.svg"
+    narrow.write_text("<svg>of arms</svg>", encoding="utf-8")
+    assert narrow_data_uri(figure).endswith("of arms%3C/svg%3E")
+    narrow.write_text(f"<svg>{'x' * 100_000}</svg>", encoding="utf-8")
+    assert narrow_data_uri(figure) == ""
 
 
 @pytest.mark.parametrize(
