@@ -22,7 +22,6 @@ from kveval.analysis.cells import THROUGHPUT, tables_by_cell
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
-from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.markdown import markdown_table
 from kveval.report.tables.not_assessed import gap_table, gaps_of
@@ -107,9 +106,9 @@ def _csv(table: pd.DataFrame) -> str:
 
 def _report(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     """Yield what a report says of the comparisons: the answer, its tables, report.json."""
-    answer = answer_of(plan, measured)
-    yield from (answer.question, *answer.sentences, *answer.next_steps)
     result = result_of(plan, measured)
+    answer = result.answer
+    yield from (answer.question, *answer.sentences, *answer.next_steps)
     yield markdown_table(strategy_table(result))
     yield markdown_table(basis_table(plan, measured))
     yield markdown_table(pair_table(plan, measured))

@@ -21,7 +21,6 @@ from kveval.analysis.statistics.verdict_words import (
 )
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.report import next_steps, parts
-from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.vocabulary import NO_RELEVANT_DIFFERENCE
@@ -49,13 +48,14 @@ def document_of(
     plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path
 ) -> Document:
     """Return a rendered report with everything that its sentences may rest on."""
+    result = result_of(plan, measured)
     guidance, gaps = (
-        body.guidance_table(plan, measured, result_of(plan, measured)),
+        body.guidance_table(plan, measured, result),
         gap_table(gaps_of(plan, measured, {})),
     )
     rows = measured.all_comparisons.to_dict("records")
     shown = [
-        *answer_of(plan, measured).sentences,
+        *result.answer.sentences,
         *(row[-1] for row in guidance.rows if row[1] == "which arm"),
     ]
     quoted = [sentence for line in shown for sentence in parts_of(line).sentences]
@@ -82,7 +82,7 @@ def document_of(
                     plan.description,
                     *missing_runs(plan, measured),
                     *measured.failures.values(),
-                    validity_sentence(plan, measured),
+                    validity_sentence(result),
                 ),
             ),
         ],

@@ -1,17 +1,24 @@
 """What a report says: its result without figures; REPORT.md with its appendices, as if they were one file."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-from kveval.report.answer import answer_of
 from kveval.report.build_result import campaign_result
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.files import APPENDICES, MAIN
-from kveval.report.result.model import CampaignResult
+from kveval.report.result.model import CampaignResult, ReportedAnswer
 
 
-def result_of(plan: ReportPlan, measured: Measured) -> CampaignResult:
-    """Return what a campaign found, as a report without figures has it."""
-    return campaign_result(plan, measured, answer_of(plan, measured), {}, {})
+def result_of(
+    plan: ReportPlan, measured: Measured, figures: Sequence[str] = ()
+) -> CampaignResult:
+    """Return what a campaign found, as a report with these figures has it."""
+    return campaign_result(plan, measured, {name: name for name in figures}, {})
+
+
+def answer_of(plan: ReportPlan, measured: Measured) -> ReportedAnswer:
+    """Return the answer of a campaign."""
+    return result_of(plan, measured).answer
 
 
 def whole_report(folder: Path) -> str:

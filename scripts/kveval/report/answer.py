@@ -1,46 +1,37 @@
-"""The answer of a campaign: its question, at most five sentences, the comparisons behind them, and next steps."""
+"""The answer of a campaign, made of its result: the question, and at most five sentences, which rest on verdicts only."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
-import pandas as pd
-
-from kveval.analysis.cells import THROUGHPUT, rows_of
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.exclusions import SET_BY_THE_LOAD
-from kveval.analysis.statistics.findings import read_exclusions
-from kveval.campaign.cell import Cell
+from kveval.report.best_arm import (
+    answer_comparisons,
+    answer_metric,
+    best_of,
+    latency_of,
+    size_of_effect,
+    smaller_sizes,
+)
 from kveval.report.data import numbers as numerals
 from kveval.report.data import vocabulary
-from kveval.report.data.campaign import (
-    Measured,
-    ReportPlan,
-    Table,
-    abbreviate,
-    text_or_blank,
-)
+from kveval.report.data.campaign import abbreviate
 from kveval.report.data.comparisons import (
-    baseline_comparisons,
     baseline_label,
     effect_text,
     gain_text,
     is_large,
     qualifier,
-    values_text,
 )
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import machine_descriptions
-from kveval.report.next_steps import next_steps
-from kveval.report.sections import Tile
+from kveval.report.result.model import CampaignResult, ReportedComparison
 from kveval.report.tables.caches import tier_text
+from kveval.report.tables.results import TTFT, level_unit_of, values_text
 from kveval.report.tables.value import goodput_sentence
-from kveval.report.tiles import TTFT, model_tiles, models_table, smaller_sizes
 
 MOST_SENTENCES = 5
 # Figures that may accompany the answer, the best first.
@@ -54,90 +45,53 @@ FIGURES = (
 OF_MODELS = "performance_delta_heatmap_all"
 # The most arms and comparisons that a sentence names one by one.
 _NAMED = 3
-# A row of comparison.csv.
-Row = Mapping[Any, Any]
+Compared = Sequence[ReportedComparison]
 
 
-@dataclass(frozen=True)
-class CampaignAnswer:
-    """The question of a campaign and its answer, understandable without the rest of the report.
-
-    `figure`: the name of the figure that shows it, "" if none does; `next_steps`: what would make it more certain;
-    `command`: the one to paste for the first of these, "" if no command takes it. `tiles`: the answer of one
-    model at a glance; `models`: of several, a row each.
-    """
-
-    question: str
-    sentences: tuple[str, ...]
-    figure: str
-    next_steps: tuple[str, ...]
-    command: str = ""
-    tiles: tuple[Tile, ...] = ()
-    models: Table | None = None
-
-
-def answer_of(
-    plan: ReportPlan, measured: Measured, figures: Sequence[str] = ()
-) -> CampaignAnswer:
-    """Return the answer, which rests on the verdicts only. `figures`: the names of the figures that are not empty."""
-    metric = _answer_metric(measured)
-    rows = baseline_comparisons(plan, measured.comparison, metric)
-    models = {row["model"] for row in rows}
+def answer_sentences(result: CampaignResult) -> list[str]:
+    """Return the sentences of the answer; the last one says what they rest on."""
+    compared, metric = answer_comparisons(result), answer_metric(result)
+    models = {each.model for each in compared}
     if not models:
-        sentences = [*_sentences_without_baseline(plan, measured)]
+        sentences = [*_sentences_without_baseline(result)]
     elif len(models) == 1:
-        sentences = [*_sentences_on_one_model(plan, measured, rows, metric)]
+        sentences = [*_sentences_on_one_model(result, compared, metric)]
     else:
-        sentences = [*_sentences_on_models(plan, measured, rows, metric)]
-    steps = next_steps(plan, measured, metric)
-    several = len(models) > 1
-    preferred = (OF_MODELS, *FIGURES) if several else FIGURES
-    return CampaignAnswer(
-        _question(plan, rows, metric),
-        (*sentences[: MOST_SENTENCES - 1], _basis(plan, measured, rows)),
-        next((name for name in preferred if name in figures), ""),
-        tuple(step.text for step in steps),
-        steps[0].command if steps else "",
-        () if several else model_tiles(plan, measured, rows),
-        models_table(plan, measured, rows) if several else None,
-    )
+        sentences = [*_sentences_on_models(result, compared, metric)]
+    return [*sentences[: MOST_SENTENCES - 1], _basis(result, compared)]
 
 
-def _answer_metric(measured: Measured) -> str:
-    """The metric that the question is about: throughput, or TTFT where the load sets throughput."""
-    rows = measured.comparison[measured.comparison["metric"] == THROUGHPUT]
-    set_by_the_load = [_is_set_by_the_load(row) for row in rows.to_dict("records")]
-    return TTFT if set_by_the_load and all(set_by_the_load) else THROUGHPUT
+def answer_figure(result: CampaignResult) -> str:
+    """Return the name of the figure that shows the answer, "" if none does."""
+    models = {each.model for each in answer_comparisons(result)}
+    preferred = (OF_MODELS, *FIGURES) if len(models) > 1 else FIGURES
+    drawn = {figure.name for figure in result.figures if figure.empty is None}
+    return next((name for name in preferred if name in drawn), "")
 
 
-def _is_set_by_the_load(row: Row) -> bool:
-    return any(found.code in SET_BY_THE_LOAD for found in read_exclusions(row))
-
-
-def _arm(row: Row) -> str:
-    return Cell.from_row(row).label
-
-
-def _against(rows: Sequence[Row]) -> str:
+def _against(compared: Compared) -> str:
     return _listed(
-        _distinct(baseline_label(row) for row in rows if row["baseline"]), "or"
+        _distinct(each.against_label for each in compared if each.against), "or"
     )
 
 
-def _change(row: Row) -> str:
+def _change(comparison: ReportedComparison) -> str:
+    row = comparison.row
     return ", ".join(filter(None, (effect_text(row), qualifier(row))))
 
 
-def _means(measured: Measured, row: Row) -> str:
-    return " against ".join(values_text(measured, row))
+def _means(result: CampaignResult, comparison: ReportedComparison) -> str:
+    return " against ".join(values_text(result, comparison))
 
 
-def _question(plan: ReportPlan, rows: Sequence[Row], metric: str) -> str:
-    arms, against = _distinct(map(_arm, rows)), _against(rows)
-    models = _distinct(str(row["model"]) for row in rows) or plan.models_by_size
+def answer_question(result: CampaignResult) -> str:
+    """Return the question that the campaign answers."""
+    compared = answer_comparisons(result)
+    arms, against = _distinct(each.label for each in compared), _against(compared)
+    models = _distinct(each.model for each in compared) or [*result.common_levels]
     on = _listed(models) if len(models) <= _NAMED else f"{len(models)} models"
     if not arms:
-        measured = _listed(_distinct(cell.label for cell in plan.cells))
+        measured = _listed(_distinct(cell.label for cell in result.cells))
         return f"How many output tokens per second does {measured} deliver on {on}?"
     who, s = (
         (f"Does {_listed(arms, 'or')}", "")
@@ -145,7 +99,7 @@ def _question(plan: ReportPlan, rows: Sequence[Row], metric: str) -> str:
         else (f"Which of {len(arms)} arms", "s")
     )
     does, also = f"answer{s} with a shorter time to first token", ""
-    if metric == THROUGHPUT:
+    if answer_metric(result) == THROUGHPUT:
         does, also = (
             f"deliver{s} more output tokens per second",
             f", and answer{s} sooner",
@@ -162,65 +116,63 @@ def _listed(names: Sequence[str], last: str = "and") -> str:
 
 
 def _sentences_on_one_model(
-    plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric: str
+    result: CampaignResult, compared: Compared, metric: str
 ) -> Iterator[str]:
     """Yield sentences on the best arm, its TTFT, goodput, the other arms, and the tokens that tiers served."""
-    better = _by_size_of_effect(rows, words.BETTER)
-    if better:
+    better = _by_size_of_effect(compared, words.BETTER)
+    best = best_of(compared)
+    if best:
         most = (
             f"; it gained the most of the {len(better)} arms that are better"
             if len(better) > 1
             else ""
         )
-        yield f"{_better(measured, better[0])}{most}{_smaller(measured, better[0])}."
+        yield f"{_better(result, best)}{most}{_smaller(result, best)}."
         if metric == THROUGHPUT:
-            yield from _first_token(plan, measured, better[0])
+            yield from _first_token(result, best)
     else:
-        yield _none_better(rows, metric)
-    if within := goodput_sentence(plan, measured, rows[0]["model"]):
+        yield _none_better(compared, metric)
+    if within := goodput_sentence(result, compared[0].model):
         yield within
     others = "; ".join(
-        _verdict_clauses(plan, [row for row in rows if row not in better[:1]])
+        _verdict_clauses(result, [each for each in compared if each is not best])
     )
     if others:
         yield f"{others[0].upper()}{others[1:]}."
-    yield from _hits(measured, rows)
+    yield from _hits(result, compared)
 
 
-def _none_better(rows: Sequence[Row], metric: str) -> str:
-    if not any(row["verdict"] in words.VERDICTS for row in rows):
+def _none_better(compared: Compared, metric: str) -> str:
+    if not any(each.verdict in words.VERDICTS for each in compared):
         return "There is no verdict yet."
     what = (
         "deliver more output tokens per second"
         if metric == THROUGHPUT
         else "answer sooner"
     )
-    return f"No arm was shown to {what} than {_against(rows)}."
+    return f"No arm was shown to {what} than {_against(compared)}."
 
 
-def _by_size_of_effect(rows: Sequence[Row], verdict: str) -> list[Row]:
-    return sorted(
-        (row for row in rows if row["verdict"] == verdict),
-        key=lambda row: -abs(row["effect_percent"]),
-    )
+def _by_size_of_effect(compared: Compared, verdict: str) -> list[ReportedComparison]:
+    of_verdict = (each for each in compared if each.verdict == verdict)
+    return sorted(of_verdict, key=size_of_effect, reverse=True)
 
 
-def _better(measured: Measured, row: Row) -> str:
-    arm, against, means = _arm(row), baseline_label(row), _means(measured, row)
-    if row["metric"] != THROUGHPUT:
-        return f"{arm} had a shorter median TTFT than {against}, {_change(row)}: {means} ms"
-    if is_large(row):
-        gain = ", ".join(
-            filter(None, (f"{gain_text(row)} as much as {against}", qualifier(row)))
-        )
+def _better(result: CampaignResult, best: ReportedComparison) -> str:
+    arm, against, means = best.label, best.against_label, _means(result, best)
+    if best.metric != THROUGHPUT:
+        return f"{arm} had a shorter median TTFT than {against}, {_change(best)}: {means} ms"
+    if is_large(best.row):
+        times = f"{gain_text(best.row)} as much as {against}"
+        gain = ", ".join(filter(None, (times, qualifier(best.row))))
     else:
-        gain = f"more than {against}, {_change(row)}"
+        gain = f"more than {against}, {_change(best)}"
     return f"{arm} delivered {gain}: {means} output tok/s"
 
 
-def _smaller(measured: Measured, best: Row) -> str:
+def _smaller(result: CampaignResult, best: ReportedComparison) -> str:
     """The smallest tier of the same arm at parity with the best one, or not shown to differ from it."""
-    rows_by_blocks = smaller_sizes(measured, best)
+    rows_by_blocks = smaller_sizes(result, best)
     if not rows_by_blocks:
         return ""
     row = rows_by_blocks[min(rows_by_blocks)]
@@ -232,58 +184,60 @@ def _smaller(measured: Measured, best: Row) -> str:
     return f"; it {relation} the smaller {baseline_label(row)}, {effect_text(row)}"
 
 
-def _first_token(plan: ReportPlan, measured: Measured, best: Row) -> Iterator[str]:
+def _first_token(result: CampaignResult, best: ReportedComparison) -> Iterator[str]:
     """Yield a sentence on the median TTFT of the best arm, whatever its verdict."""
     phrases = {
         words.BETTER: "was shorter",
         words.WORSE: "was longer",
         words.PARITY: f"shows {vocabulary.NO_RELEVANT_DIFFERENCE}",
     }
-    for row in baseline_comparisons(plan, measured.comparison, TTFT):
-        if (
-            Cell.from_row(row) == Cell.from_row(best)
-            and row["baseline"]
-            and math.isfinite(row["effect_percent"])
-        ):
-            verdict = phrases.get(
-                row["verdict"], f"has no verdict ({vocabulary.verdict_text(row)})"
-            )
-            yield f"Its median TTFT {verdict}, {_change(row)}: {_means(measured, row)} ms."
+    latency = latency_of(result, best)
+    if latency is not None:
+        without = f"has no verdict ({vocabulary.verdict_text(latency.row)})"
+        verdict = phrases.get(latency.verdict, without)
+        means = _means(result, latency)
+        yield f"Its median TTFT {verdict}, {_change(latency)}: {means} ms."
 
 
-def _verdict_clauses(plan: ReportPlan, rows: Sequence[Row]) -> Iterator[str]:
+def _verdict_clauses(result: CampaignResult, compared: Compared) -> Iterator[str]:
     """Yield one clause per verdict with the arms that have it; arms with a reason are grouped by it."""
     phrases = {
         vocabulary.BETTER: "better as well",
-        vocabulary.NO_RELEVANT_DIFFERENCE: _within_margin(plan),
+        vocabulary.NO_RELEVANT_DIFFERENCE: _within_margin(result),
     }
     grouped: dict[str, list[str]] = {}
     order = [*vocabulary.VERDICTS]
-    for row in sorted(rows, key=lambda row: order.index(vocabulary.verdict_of(row))):
-        change = f" {_change(row)}" if math.isfinite(row["effect_percent"]) else ""
-        verdict = vocabulary.verdict_text(row)
+    for each in sorted(compared, key=lambda each: order.index(_shown_verdict(each))):
+        known = math.isfinite(size_of_effect(each))
+        change = f" {_change(each)}" if known else ""
+        verdict = vocabulary.verdict_text(each.row)
         arms = grouped.setdefault(phrases.get(verdict, verdict), [])
-        arms.append(f"{_arm(row)}{change}")
+        arms.append(f"{each.label}{change}")
     yield from (f"{title}: {abbreviate(names)}" for title, names in grouped.items())
 
 
-def _within_margin(plan: ReportPlan) -> str:
-    return f"{vocabulary.NO_RELEVANT_DIFFERENCE}, within {100 * plan.margin:g} %"
+def _shown_verdict(comparison: ReportedComparison) -> str:
+    return vocabulary.verdict_of(comparison.row)
 
 
-def _hits(measured: Measured, rows: Sequence[Row]) -> Iterator[str]:
+def _within_margin(result: CampaignResult) -> str:
+    margin = f"within {100 * result.campaign.margin:g} %"
+    return f"{vocabulary.NO_RELEVANT_DIFFERENCE}, {margin}"
+
+
+def _hits(result: CampaignResult, compared: Compared) -> Iterator[str]:
     """Yield a sentence on the prompt tokens that tiers served at the compared level, or reloaded after preemptions."""
     shares, reloads = [], []
-    for row in rows:
-        at = rows_of(measured.activity, Cell.from_row(row))
-        at = at[at["level"] == row["level"]]
-        share, preempted, reloaded = at[
-            ["external_hit_percent", "requests_preempted", "reloaded_tokens"]
-        ].mean()
-        shares += [f"{tier_text(share)} % with {_arm(row)}"] if pd.notna(share) else []
+    for each in compared:
+        at = result.by_cell[each.cell].tier_activity.get(str(each.level), {})
+        share = at.get("external_hit_percent")
+        preempted = at.get("requests_preempted") or 0
+        reloaded = at.get("reloaded_tokens") or 0
+        if share is not None:
+            shares.append(f"{tier_text(share)} % with {each.label}")
         if share == 0 and preempted > 0 and reloaded > 0:
             reloads.append(
-                f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {_arm(row)}"
+                f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {each.label}"
             )
     if reloads:
         yield f"For preempted requests, tokens were loaded from the tier, not computed again: {abbreviate(reloads)}."
@@ -292,12 +246,12 @@ def _hits(measured: Measured, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _sentences_on_models(
-    plan: ReportPlan, measured: Measured, rows: Sequence[Row], metric: str
+    result: CampaignResult, compared: Compared, metric: str
 ) -> Iterator[str]:
     """Yield sentences on the best arm of each model, worse arms, counts of other verdicts, and verdicts on latency."""
-    better: dict[str, list[Row]] = {row["model"]: [] for row in rows}
-    for row in _by_size_of_effect(rows, words.BETTER):
-        better[row["model"]].append(row)
+    better: dict[str, list[ReportedComparison]] = {each.model: [] for each in compared}
+    for each in _by_size_of_effect(compared, words.BETTER):
+        better[each.model].append(each)
     more = (
         "More output tokens per second"
         if metric == THROUGHPUT
@@ -308,114 +262,109 @@ def _sentences_on_models(
             _best_arm(of_model) for of_model in better.values() if of_model
         )
         nothing = [model for model, of_model in better.items() if not of_model]
-        yield f"{more} than {_against(rows)}: {best}{f'; no arm for {_listed(nothing)}' if nothing else ''}."
+        yield f"{more} than {_against(compared)}: {best}{f'; no arm for {_listed(nothing)}' if nothing else ''}."
     else:
-        yield _none_better(rows, metric)
+        yield _none_better(compared, metric)
     for verdict in (words.WORSE, words.WORSE_IDLE):
-        of_verdict = _by_size_of_effect(rows, verdict)
+        of_verdict = _by_size_of_effect(compared, verdict)
         worse = [
-            f"{row['model']} with {_arm(row)} {_change(row)}" for row in of_verdict
+            f"{each.model} with {each.label} {_change(each)}" for each in of_verdict
         ]
         if worse:
-            title = vocabulary.verdict_text(of_verdict[0])
+            title = vocabulary.verdict_text(of_verdict[0].row)
             yield f"{title[0].upper()}{title[1:]}: {abbreviate(worse)}."
-    yield from _count_sentence(plan, rows, [*vocabulary.VERDICTS][2:])
+    yield from _count_sentence(result, compared, [*vocabulary.VERDICTS][2:])
     decided = [*vocabulary.VERDICTS][:3]
     for further_metric in (GOODPUT, TTFT) if metric == THROUGHPUT else (GOODPUT,):
-        compared = baseline_comparisons(plan, measured.comparison, further_metric)
-        yield from _count_sentence(plan, compared, decided)
+        further = [*result.with_baselines(further_metric).values()]
+        yield from _count_sentence(result, further, decided)
 
 
 def _count_sentence(
-    plan: ReportPlan, rows: Sequence[Row], verdicts: Sequence[str]
+    result: CampaignResult, compared: Compared, verdicts: Sequence[str]
 ) -> Iterator[str]:
     """Yield a sentence with the number of comparisons that have each of these verdicts, of `vocabulary.VERDICTS`.
 
     Arms that are worse although idle have a sentence of their own.
     """
-    grouped: dict[str, list[Row]] = {}
-    for row in (row for row in rows if row["verdict"] != words.WORSE_IDLE):
-        grouped.setdefault(vocabulary.verdict_of(row), []).append(row)
+    grouped: dict[str, list[ReportedComparison]] = {}
+    for each in compared:
+        if each.verdict != words.WORSE_IDLE:
+            grouped.setdefault(_shown_verdict(each), []).append(each)
     shown = [
-        f"{len(grouped[verdict])} {_counted(plan, verdict, grouped[verdict])}"
+        f"{len(grouped[verdict])} {_counted(result, verdict, grouped[verdict])}"
         for verdict in verdicts
         if verdict in grouped
     ]
     if shown:
-        title = METRIC_TITLES[rows[0]["metric"]]
-        count = f"of {len(rows)} comparisons with a baseline"
+        title = METRIC_TITLES[compared[0].metric]
+        count = f"of {len(compared)} comparisons with a baseline"
         yield f"{title}, {count}: {', '.join(shown)}."
 
 
-def _counted(plan: ReportPlan, verdict: str, rows: Sequence[Row]) -> str:
+def _counted(result: CampaignResult, verdict: str, compared: Compared) -> str:
     """The verdict of several comparisons: with the largest cost of idle arms, or the most frequent reason."""
     if verdict == vocabulary.NO_RELEVANT_DIFFERENCE:
-        return _within_margin(plan)
-    bounded = [row for row in rows if row["verdict"] == words.IDLE]
-    if len(bounded) == len(rows):
+        return _within_margin(result)
+    bounded = [each.row for each in compared if each.verdict == words.IDLE]
+    if len(bounded) == len(compared):
         return vocabulary.cost_text(
             max(bounded, key=lambda row: float(row["cost_percent"]))
         )
-    without = (row for row in rows if row["verdict"] not in words.VERDICTS)
-    reasons = Counter(filter(None, (text_or_blank(row["reason"]) for row in without)))
+    without = (each for each in compared if each.verdict not in words.VERDICTS)
+    reasons = Counter(filter(None, (each.reason for each in without)))
     if not reasons:
         return verdict
     ((reason, count),) = reasons.most_common(1)
-    of_some = f"{count} of these: " if count < len(rows) else ""
+    of_some = f"{count} of these: " if count < len(compared) else ""
     return f"{verdict} ({of_some}{reason})"
 
 
-def _best_arm(rows: Sequence[Row]) -> str:
+def _best_arm(better: Compared) -> str:
     """The first of a model's arms that are better."""
-    best = rows[0]
-    gain = f"{gain_text(best)} as much" if is_large(best) else effect_text(best)
-    most = f"the most of {len(rows)} arms" if len(rows) > 1 else ""
-    parts = (f"{best['model']} with {_arm(best)} {gain}", qualifier(best), most)
+    best, row = better[0], better[0].row
+    gain = f"{gain_text(row)} as much" if is_large(row) else effect_text(row)
+    most = f"the most of {len(better)} arms" if len(better) > 1 else ""
+    parts = (f"{best.model} with {best.label} {gain}", qualifier(row), most)
     return ", ".join(filter(None, parts))
 
 
-def _sentences_without_baseline(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+def _sentences_without_baseline(result: CampaignResult) -> Iterator[str]:
     yield "Nothing was compared with a baseline, so there is no verdict."
     shown = []
-    for cell, _, at in measured.peaks_of(plan.ordered_cells):
-        shown.append(
-            f"{cell.label} on {cell.model} {numerals.mean_of(list(at[THROUGHPUT]))} output tok/s"
-        )
+    for cell in result.cells:
+        if cell.peak:
+            mean = numerals.mean_of(cell.values(cell.peak.level, THROUGHPUT))
+            shown.append(f"{cell.label} on {cell.model} {mean} output tok/s")
     if shown:
         yield f"Measured at the peak: {abbreviate(shown)}."
 
 
-def _runs_of(
-    plan: ReportPlan, measured: Measured, rows: Sequence[Row], counted: str
-) -> str:
+def _runs_of(result: CampaignResult, compared: Compared, counted: str) -> str:
     """The phrase for the runs of each arm; `counted`: how many there are. Verdicts may rest on fewer.
 
     An answer about throughput speaks of TTFT as well.
     """
-    metrics = dict.fromkeys([*(row["metric"] for row in rows), TTFT])
-    compared = [
-        row
-        for metric in metrics
-        for row in baseline_comparisons(plan, measured.comparison, metric)
-    ]
-    judged = [
-        row
-        for row in compared
-        if row["verdict"] in words.VERDICTS or text_or_blank(row.get("indication"))
-    ]
-    if not any(row["runs"] < _paired(measured, row) for row in judged):
+    metrics = dict.fromkeys([*(each.metric for each in compared), TTFT])
+    kept, fewer = [], False
+    for each in (
+        one for name in metrics for one in result.with_baselines(name).values()
+    ):
+        if each.runs is not None and (
+            each.verdict in words.VERDICTS or each.indication
+        ):
+            kept.append(each.runs)
+            fewer |= each.runs < _paired(result, each)
+    if not fewer:
         return f"This rests on {counted} run{'s' * (counted != '1')} of each arm"
-    kept = sorted(int(row["runs"]) for row in judged)
-    few = " to ".join(map(str, dict.fromkeys((kept[0], kept[-1]))))
+    few = " to ".join(map(str, dict.fromkeys((min(kept), max(kept)))))
     return f"The verdicts rest on {few} of the {counted} runs of each arm"
 
 
-def _paired(measured: Measured, row: Row) -> int:
+def _paired(result: CampaignResult, comparison: ReportedComparison) -> int:
     """The number of runs that both sides of a comparison have."""
-    return min(
-        len(measured.runs_of(cell))
-        for cell in (Cell.from_row(row), Cell.from_path(row["baseline"]))
-    )
+    sides = [comparison, *filter(None, [comparison.against])]
+    return min(len(result.by_cell[side.cell].runs) for side in sides)
 
 
 _WEIGHTS = {
@@ -424,24 +373,22 @@ _WEIGHTS = {
 }
 
 
-def _basis(plan: ReportPlan, measured: Measured, rows: Sequence[Row]) -> str:
+def _basis(result: CampaignResult, compared: Compared) -> str:
     """The runs, the level, the load and the machine that the answer rests on."""
-    counts = sorted(
-        {len(runs) for cell in plan.cells if (runs := measured.runs_of(cell))}
-    )
+    counts = sorted({len(cell.runs) for cell in result.cells if cell.runs})
     number = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
-    levels = sorted({int(row["level"]) for row in rows if pd.notna(row["level"])})
-    titles = _distinct(str(run.workload.get("title") or "") for run in measured.runs)
-    machines = machine_descriptions(measured.runs)
+    levels = sorted({each.level for each in compared if each.level is not None})
+    titles = _distinct(str(load.get("title") or "") for load in result.workloads)
+    machines = result.origin.machines
     parts = [
-        _runs_of(plan, measured, rows, number),
-        *([f" at {measured.level_unit.in_sentence(levels)}"] if levels else []),
+        _runs_of(result, compared, number),
+        *([f" at {level_unit_of(result).in_sentence(levels)}"] if levels else []),
         *([f" ({titles[0]})"] if titles[0] and len(titles) == 1 else []),
-        _WEIGHTS.get(measured.runs[0].weights, ""),
+        _WEIGHTS.get(result.weights, ""),
         f", on {machines[0] if len(machines) == 1 else f'{len(machines)} different machines'}",
         "; intervals are 95 %, over runs"
         if counts[-1] > 1
         else "; the spread between runs is unknown",
     ]
-    absent = sum(not measured.runs_of(cell) for cell in plan.cells)
-    return f"{''.join(parts)}{f'; {absent} of {len(plan.cells)} cells were not measured' if absent else ''}."
+    absent = sum(not cell.runs for cell in result.cells)
+    return f"{''.join(parts)}{f'; {absent} of {len(result.cells)} cells were not measured' if absent else ''}."

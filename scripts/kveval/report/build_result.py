@@ -9,12 +9,16 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, kept_runs, parse_runs, rows_of
+from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.one_request import one_request_times
 from kveval.analysis.statistics.exclusions import is_active
 from kveval.analysis.statistics.findings import ground_codes, read_exclusions
+from kveval.analysis.system.tier_activity import COLUMNS as ACTIVITY
 from kveval.analysis.waterfall import read_leaks
 from kveval.campaign.cell import Cell
-from kveval.report.answer import CampaignAnswer
+from kveval.campaign.size import GIB
+from kveval.report.answer import answer_question, answer_sentences
+from kveval.report.best_arm import answer_metric
 from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
 from kveval.report.data.comparisons import baseline_comparisons, is_against_baseline
 from kveval.report.data.run_facts import (
@@ -27,6 +31,8 @@ from kveval.report.data.run_facts import (
 )
 from kveval.report.data.vocabulary import verdict_of
 from kveval.report.figures.names import find_figure
+from kveval.report.next_steps import next_steps
+from kveval.report.result.check_counts import checks_made
 from kveval.report.result.checks import check_findings
 from kveval.report.result.levels import level_results
 from kveval.report.result.model import (
@@ -46,6 +52,7 @@ from kveval.report.result.model import (
     ReportedMean,
     ReportedOrigin,
     ReportedTimes,
+    TierNeeded,
 )
 from kveval.report.tables.configuration import method_hash_of
 from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
@@ -53,23 +60,41 @@ from kveval.store.run_file import Run
 
 # A row of a table.
 Row = Mapping[Any, Any]
+# In the place of the answer, which is made of everything else in the result.
+_NOT_ANSWERED = ReportedAnswer(question="", sentences=[""], next_steps=[])
 
 
 def campaign_result(
     plan: ReportPlan,
     measured: Measured,
-    answer: CampaignAnswer,
     figures: Mapping[str, str],
     empty: Mapping[str, str],
 ) -> CampaignResult:
-    """Return what the campaign found.
+    """Return what the campaign found, with the answer that follows from it.
 
     `figures`: name -> path beside the report, `empty`: name -> reason, of figures with nothing to show. There is at
     least one run.
     """
+    found = _without_answer(plan, measured, figures, empty)
+    steps = next_steps(plan, measured, answer_metric(found))
+    answer = ReportedAnswer(
+        question=answer_question(found),
+        sentences=answer_sentences(found),
+        next_steps=[step.text for step in steps],
+        command=steps[0].command if steps else "",
+    )
+    return found.model_copy(update={"answer": answer})
+
+
+def _without_answer(
+    plan: ReportPlan,
+    measured: Measured,
+    figures: Mapping[str, str],
+    empty: Mapping[str, str],
+) -> CampaignResult:
     versions = sorted(versions_by_tool(measured.runs).items())
     return CampaignResult(
-        answer=ReportedAnswer.model_validate(answer, from_attributes=True),
+        answer=_NOT_ANSWERED,
         campaign=ReportedCampaign.model_validate(plan, from_attributes=True),
         origin=_origin(plan, measured.runs),
         engine=measured.runs[0].engine,
@@ -84,6 +109,10 @@ def campaign_result(
         },
         cells=[_cell(plan, measured, cell) for cell in plan.ordered_cells],
         comparisons=comparison_results(plan, measured),
+        peak_comparisons=[
+            _comparison(plan, row)
+            for row in measured.peak_comparison.to_dict("records")
+        ],
         one_request=[
             _source_times(row)
             for row in one_request_times(measured.runs).to_dict("records")
@@ -92,7 +121,9 @@ def campaign_result(
         not_assessed=gaps_of(plan, measured, empty),
         figures=_figures(plan, figures, empty),
         checks=check_findings(measured),
+        checks_made=checks_made(plan, measured),
         predictions=prediction_results(plan, measured),
+        tiers_needed=tiers_needed(measured),
         leaks=[
             ReportedLeak(**cell.row, **asdict(leak))
             for cell, leak in read_leaks(measured.waterfall).items()
@@ -138,6 +169,21 @@ def prediction_results(plan: ReportPlan, measured: Measured) -> list[Prediction]
     return predictions
 
 
+def tiers_needed(measured: Measured) -> dict[str, TierNeeded]:
+    """Return the tier that each model needs for its load, of those for which it was computed."""
+    if "enough_blocks" not in measured.predicted:
+        return {}
+    known = measured.predicted.dropna(subset=["enough_blocks"])
+    return {
+        str(row["model"]): TierNeeded(
+            level=int(row["level"]),
+            cpu_blocks=int(row["enough_blocks"]),
+            size_bytes=round(row["enough_gib"] * GIB),
+        )
+        for row in known.drop_duplicates("model").to_dict("records")
+    }
+
+
 def _figures(
     plan: ReportPlan, figures: Mapping[str, str], empty: Mapping[str, str]
 ) -> list[ReportedFigure]:
@@ -158,18 +204,34 @@ def _cell(plan: ReportPlan, measured: Measured, cell: Cell) -> ReportedCell:
     runs, peaks = measured.runs_of(cell), rows_of(measured.peaks, cell)
     tiers = tiers_of(runs[0]) if runs else None
     working_set = tiers.working_set if tiers else {}
+    peak = peaks.iloc[0] if len(peaks) else None
+    size = measured.tier_sizes(cell.model).get(cell)
     return ReportedCell(
         **cell.row,
         runs=[f"{run.measurement}/run-{run.run}" for run in runs],
         runs_requested=plan.runs_of(cell),
-        peak=_peak(plan, peaks.iloc[0]) if len(peaks) else None,
-        missing=None if len(peaks) else measured.why_missing(cell),
+        peak=None if peak is None else _peak(plan, peak),
+        missing=measured.why_missing(cell) if peak is None else None,
         kept_means=_kept_means(measured.comparison, cell),
         device_cache_tokens=tiers.device if tiers else None,
         cpu_tier_tokens=tiers.cpu if tiers else None,
+        cpu_tier_bytes=size.size_bytes if size else None,
         working_set_tokens={str(level): size for level, size in working_set.items()},
+        tier_activity=_tier_activity(rows_of(measured.activity, cell)),
+        goodput_per_s=None if peak is None else peak.get(GOODPUT),
+        goodput_level=None if peak is None else peak.get("goodput_level"),
         levels=level_results(measured.levels_of(cell).to_dict("records")),
     )
+
+
+def _tier_activity(activity: pd.DataFrame) -> dict[str, dict[str, float | None]]:
+    """Level -> the means over runs of what a cell's caches did; without what is not counted."""
+    names = [*ACTIVITY]
+    means: dict[str, dict[str, float | None]] = {}
+    for level, rows in activity.groupby("level"):
+        known = rows[names].mean().dropna()
+        means[str(level)] = {str(name): float(mean) for name, mean in known.items()}
+    return means
 
 
 def _kept_means(comparison: pd.DataFrame, cell: Cell) -> dict[str, ReportedMean]:

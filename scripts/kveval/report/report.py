@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kveval.host.errors import Failure
-from kveval.report.answer import answer_of
 from kveval.report.build_result import campaign_result
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.files import FOLDER, MAIN, NUMBERS
@@ -61,10 +60,9 @@ def _tree_and_result(
             kinds=kinds,
         )
     pictures = Pictures(plan.models_by_size, figures, empty)
-    answer = answer_of(plan, measured, pictures.names)
-    result = campaign_result(plan, measured, answer, figures, empty)
+    result = campaign_result(plan, measured, figures, empty)
     # In this order, since each figure is placed once.
-    first = [*first_screen(plan, measured, result, answer, pictures)]
+    first = [*first_screen(result, pictures)]
     middle = [*main_sections(plan, measured, result, pictures)]
     last = appendices(plan, measured, result, pictures)
     return Section(plan.title or plan.name, [*first, *middle, *last]), result

@@ -5,207 +5,174 @@ Of one model as tiles, of several as a table with a row for each.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from kveval.analysis.statistics import verdict_words as words
-from kveval.campaign.cell import Cell
-from kveval.campaign.size import GIB, Size
 from kveval.host.findings import pluralize
-from kveval.report.data.campaign import Measured, ReportPlan, StyledText, Table
-from kveval.report.data.comparisons import (
-    baseline_comparisons,
-    baseline_label,
-    comparison_from,
-    effect_text,
-    gain_text,
-    qualifier,
-    values_text,
+from kveval.report.best_arm import (
+    answer_comparisons,
+    best_of,
+    latency_of,
+    smaller_sizes,
 )
+from kveval.report.data.campaign import StyledText, Table
+from kveval.report.data.comparisons import effect_text, gain_text, qualifier
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.vocabulary import verdict_text
 from kveval.report.result.check_counts import check_counts
-from kveval.report.sections import Tile
+from kveval.report.result.model import CampaignResult, ReportedComparison
+from kveval.report.sections import Block, Paragraph, Tile, Tiles
+from kveval.report.tables.results import values_text
 
-TTFT = "ttft_ms_p50"
-# A row of comparison.csv.
-Row = Mapping[Any, Any]
 _UNITS = {"throughput_tok_s": "output tok/s"}
 _NONE_BETTER = "no arm is better"
 
 
-def best_row(rows: Sequence[Row]) -> Row | None:
-    """Return the comparison with the largest gain of those that are better; None if none is."""
-    better = [row for row in rows if row["verdict"] == words.BETTER]
-    return max(better, key=lambda row: abs(row["effect_percent"]), default=None)
+def at_a_glance(result: CampaignResult) -> Iterator[Block]:
+    """Yield the tiles of a campaign with one model; of several a row each, and what was checked."""
+    compared = answer_comparisons(result)
+    if len({each.model for each in compared}) > 1:
+        yield models_table(result)
+        yield Paragraph(validity_sentence(result))
+    else:
+        yield Tiles(model_tiles(result))
 
 
-def smaller_sizes(measured: Measured, best: Row) -> dict[int, Row]:
-    """Return the smaller tiers of an arm, in blocks, that are at parity with its best one; if none is, those that are
-    not shown to differ from it.
-
-    Each has its comparison: of the best one with it.
-    """
-    cell = Cell.from_row(best)
-    of_verdict: dict[str, dict[int, Row]] = {words.PARITY: {}, words.INCONCLUSIVE: {}}
-    for contrast in measured.contrasts.to_dict("records"):
-        row = comparison_from(cell, contrast)
-        if row is None or row["metric"] != best["metric"]:
-            continue
-        other = Cell.from_path(row["baseline"])
-        smaller = 0 < other.cpu_blocks < cell.cpu_blocks
-        if other.scenario == cell.scenario and smaller and row["verdict"] in of_verdict:
-            of_verdict[row["verdict"]][other.cpu_blocks] = row
-    return of_verdict[words.PARITY] or of_verdict[words.INCONCLUSIVE]
+def model_tiles(result: CampaignResult) -> tuple[Tile, ...]:
+    """Return the tiles of a campaign with one model."""
+    compared = answer_comparisons(result)
+    if not compared:
+        return (_validity(result),)
+    best = best_of(compared)
+    return (
+        _gain(result, compared, best),
+        *_first_token(result, best),
+        *_tier(result, compared, best),
+        _validity(result),
+    )
 
 
-def model_tiles(
-    plan: ReportPlan, measured: Measured, rows: Sequence[Row]
-) -> tuple[Tile, ...]:
-    """Return the tiles of a campaign with one model. `rows`: its comparisons with a baseline, of the answer's metric."""
-    tiles = [_validity(plan, measured)]
-    if rows:
-        best = best_row(rows)
-        tiles = [
-            _gain(measured, rows, best),
-            *_first_token(plan, measured, best),
-            *_tier(measured, rows, best),
-            *tiles,
-        ]
-    return tuple(tiles)
-
-
-def models_table(plan: ReportPlan, measured: Measured, rows: Sequence[Row]) -> Table:
-    """Return a row per model: its best arm, what that gains, its TTFT before and after, and the tier that is needed.
-
-    `rows`: the comparisons with a baseline of the answer's metric.
-    """
+def models_table(result: CampaignResult) -> Table:
+    """Return a row per model: its best arm, what that gains, its TTFT before and after, and the tier that is needed."""
     header = ["model", "best arm", "gain (95 %)", "median TTFT, ms: before to after"]
     header += ["tier needed, computed", "tier, as measured"]
+    compared = answer_comparisons(result)
     body = []
-    for model in plan.models_by_size:
-        of_model = [row for row in rows if row["model"] == model]
-        best = best_row(of_model)
+    for model in result.common_levels:
+        of_model = [each for each in compared if each.model == model]
+        best = best_of(of_model)
         if best is None:
-            said = _NONE_BETTER if _judged(of_model) else "no verdict"
-            body.append([model, said, "", "", _computed(measured, model), ""])
+            stated = _NONE_BETTER if _judged(of_model) else "no verdict"
+            body.append([model, stated, "", "", _computed_size(result, model), ""])
             continue
-        latency = _of_cell(plan, measured, best)
-        times = " to ".join(reversed(values_text(measured, latency))) if latency else ""
+        latency = latency_of(result, best)
+        times = " to ".join(reversed(values_text(result, latency))) if latency else ""
         body.append(
             [
-                *(model, Cell.from_row(best).label),
-                StyledText(gain_text(best), words.BETTER),
-                *(times, _computed(measured, model)),
-                _measured_size(measured, best),
+                *(model, best.label),
+                StyledText(gain_text(best.row), words.BETTER),
+                *(times, _computed_size(result, model)),
+                _measured_size(result, best),
             ]
         )
     return Table(header, body).without_blank_columns()
 
 
-def validity_sentence(plan: ReportPlan, measured: Measured) -> str:
+def validity_sentence(result: CampaignResult) -> str:
     """Return how many runs there are, and what their checks found, in one sentence."""
-    tile = _validity(plan, measured)
+    tile = _validity(result)
     return f"**{tile.value}**: {'; '.join(tile.lines)}."
 
 
-def _judged(rows: Sequence[Row]) -> bool:
-    return any(row["verdict"] in words.VERDICTS for row in rows)
+def _judged(compared: Sequence[ReportedComparison]) -> bool:
+    return any(each.verdict in words.VERDICTS for each in compared)
 
 
-def _gain(measured: Measured, rows: Sequence[Row], best: Row | None) -> Tile:
-    title = METRIC_TITLES[rows[0]["metric"]]
+def _gain(
+    result: CampaignResult,
+    compared: Sequence[ReportedComparison],
+    best: ReportedComparison | None,
+) -> Tile:
+    title = METRIC_TITLES[compared[0].metric]
     if best is None:
-        value = _NONE_BETTER if _judged(rows) else "no verdict yet"
-        lines = [f"{Cell.from_row(row).label}: {verdict_text(row)}" for row in rows]
+        value = _NONE_BETTER if _judged(compared) else "no verdict yet"
+        lines = [f"{each.label}: {verdict_text(each.row)}" for each in compared]
         return Tile(title, value, [*lines[:3], *(["..."] if lines[3:] else [])])
-    value, other = values_text(measured, best)
-    unit = _UNITS.get(best["metric"], "ms")
+    value, other = values_text(result, best)
+    unit = _UNITS.get(best.metric, "ms")
     values = f"{title[0].lower()}{title[1:]}: {value} against {other} {unit}"
-    lines = [values, qualifier(best), "in brackets: 95 % interval, over runs"]
+    lines = [values, qualifier(best.row), "in brackets: 95 % interval, over runs"]
     return Tile(
-        f"{Cell.from_row(best).label} against {baseline_label(best)}",
-        gain_text(best),
+        f"{best.label} against {best.against_label}",
+        gain_text(best.row),
         [*filter(None, lines)],
         words.BETTER,
     )
 
 
-def _of_cell(plan: ReportPlan, measured: Measured, best: Row) -> Row | None:
-    """The comparison of the median TTFT of the arm of another comparison, None without a number."""
-    for row in baseline_comparisons(plan, measured.comparison, TTFT):
-        same = Cell.from_row(row) == Cell.from_row(best) and row["baseline"]
-        if same and math.isfinite(row["effect_percent"]):
-            return row
-    return None
-
-
 def _first_token(
-    plan: ReportPlan, measured: Measured, best: Row | None
+    result: CampaignResult, best: ReportedComparison | None
 ) -> Iterator[Tile]:
-    row = _of_cell(plan, measured, best) if best is not None else None
-    if row is None:
+    latency = latency_of(result, best) if best is not None else None
+    if latency is None:
         return
-    value, other = values_text(measured, row)
-    verdict = ", ".join(filter(None, (verdict_text(row), qualifier(row))))
-    style = row["verdict"] if row["verdict"] in (words.BETTER, words.WORSE) else ""
+    value, other = values_text(result, latency)
+    stated = verdict_text(latency.row), qualifier(latency.row)
+    verdict = ", ".join(filter(None, stated))
+    decided = latency.verdict in (words.BETTER, words.WORSE)
     yield Tile(
-        f"median TTFT, {baseline_label(row)} to {Cell.from_row(row).label}",
+        f"median TTFT, {latency.against_label} to {latency.label}",
         f"{other} to {value} ms",
-        [f"{verdict}: {effect_text(row)}"],
-        style,
+        [f"{verdict}: {effect_text(latency.row)}"],
+        latency.verdict if decided else "",
     )
 
 
-def _tier(measured: Measured, rows: Sequence[Row], best: Row | None) -> Iterator[Tile]:
-    computed = _computed(measured, rows[0]["model"])
-    enough = "" if best is None else _measured_size(measured, best)
+def _tier(
+    result: CampaignResult,
+    compared: Sequence[ReportedComparison],
+    best: ReportedComparison | None,
+) -> Iterator[Tile]:
+    computed = _computed_size(result, compared[0].model)
+    enough = "" if best is None else _measured_size(result, best)
     as_good = "the smallest measured that is as good as the best"
     if computed:
         lines = ["computed: for 90 % of the hits that a tier without a limit adds"]
         lines += [f"{as_good}: {enough}"] if enough else []
     else:
         lines = [as_good]
-    idle = [Cell.from_row(row).label for row in rows if words.is_of_idle_arm(row)]
+    idle = [each.label for each in compared if words.is_of_idle_arm(each.row)]
     if idle:
         lines.append(f"idle, no hits from the tier: {', '.join(idle)}")
     if computed or enough:
         yield Tile("tier needed, in host memory", computed or enough, lines)
 
 
-def _computed(measured: Measured, model: str) -> str:
+def _computed_size(result: CampaignResult, model: str) -> str:
     """The size for 90 % of the hits that a tier without a limit adds, "" if that was not computed."""
-    if "enough_blocks" not in measured.predicted:
-        return ""
-    table = measured.predicted
-    known = table[(table["model"] == model) & table["enough_blocks"].notna()]
-    if known.empty:
-        return ""
-    row = known.iloc[0]
-    return str(Size(int(row["enough_blocks"]), round(row["enough_gib"] * GIB)))
+    needed = result.tiers_needed.get(model)
+    return str(needed.size) if needed else ""
 
 
-def _measured_size(measured: Measured, best: Row) -> str:
+def _measured_size(result: CampaignResult, best: ReportedComparison) -> str:
     """The smallest tier of the best arm that is at parity with its best one, "" without a tier in host memory."""
-    cell = Cell.from_row(best)
     at_parity = (
         blocks
-        for blocks, row in smaller_sizes(measured, best).items()
+        for blocks, row in smaller_sizes(result, best).items()
         if row["verdict"] == words.PARITY
     )
-    smallest = replace(cell, cpu_blocks=min(at_parity, default=cell.cpu_blocks))
-    return str(measured.tier_sizes(cell.model).get(smallest, ""))
+    smallest = min(at_parity, default=best.cpu_blocks)
+    sizes = result.tier_sizes(best.model)
+    return str(sizes.get(replace(best.cell, cpu_blocks=smallest), ""))
 
 
-def _validity(plan: ReportPlan, measured: Measured) -> Tile:
-    counts = check_counts(plan, measured)
-    measured_runs = (len(measured.runs_of(cell)) for cell in plan.cells)
-    numbers = sorted({number for number in measured_runs if number})
+def _validity(result: CampaignResult) -> Tile:
+    counts = check_counts(result)
+    numbers = sorted({len(cell.runs) for cell in result.cells if cell.runs})
     count = " to ".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
-    absent = sum(not measured.runs_of(cell) for cell in plan.cells)
-    missing = f"{absent} of {pluralize(len(plan.cells), 'cell')} not measured"
+    absent = sum(not cell.runs for cell in result.cells)
+    missing = f"{absent} of {pluralize(len(result.cells), 'cell')} not measured"
     lines = [counts.in_words, *counts.remarks(), *([missing] if absent else [])]
     style = words.WORSE if counts.failed or absent else ""
     return Tile(

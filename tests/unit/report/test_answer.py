@@ -7,6 +7,7 @@ import msgspec
 import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as large
+from tests.support.report_text import answer_of, result_of
 from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
@@ -14,23 +15,19 @@ from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import Exclusion
 from kveval.analysis.statistics.findings import records_json
 from kveval.campaign.cell import Cell
-from kveval.report.answer import (
-    FIGURES,
-    MOST_SENTENCES,
-    TTFT,
-    CampaignAnswer,
-    answer_of,
-)
+from kveval.report.answer import FIGURES, MOST_SENTENCES, answer_figure
 from kveval.report.data.campaign import Measured
 from kveval.report.data.comparisons import (
     baseline_comparisons,
     comparison_of,
     gain_text,
 )
+from kveval.report.result.model import ReportedAnswer
+from kveval.report.tables.results import TTFT
 
 
-def answer(name: str) -> CampaignAnswer:
-    return answer_of(*CAMPAIGNS[name](), FIGURES[1:])
+def answer(name: str) -> ReportedAnswer:
+    return answer_of(*CAMPAIGNS[name]())
 
 
 def changed(
@@ -44,7 +41,7 @@ def changed(
     return dataclasses.replace(measured, comparison=table)
 
 
-def said(facts: Measured) -> CampaignAnswer:
+def said(facts: Measured) -> ReportedAnswer:
     return answer_of(small.plan(), facts)
 
 
@@ -57,15 +54,13 @@ def test_an_answer_is_a_question_and_at_most_five_sentences(name: str) -> None:
         sentence.endswith(".") and len(sentence) < 400 for sentence in found.sentences
     )
     assert len(found.next_steps) <= 4
-    assert found.figure == FIGURES[1]
 
 
 def test_the_figure_of_single_runs_comes_first_where_it_is_drawn() -> None:
-    assert (
-        answer_of(*CAMPAIGNS["mechanism"](), FIGURES[::-1]).figure
-        == "throughput_by_arm"
-    )
-    assert answer_of(*CAMPAIGNS["mechanism"]()).figure == ""
+    campaign = CAMPAIGNS["mechanism"]()
+    assert answer_figure(result_of(*campaign, FIGURES[::-1])) == "throughput_by_arm"
+    assert answer_figure(result_of(*campaign, FIGURES[1:])) == FIGURES[1]
+    assert answer_figure(result_of(*campaign)) == ""
 
 
 def test_a_gain_beyond_twice_is_said_in_times_alone() -> None:
@@ -170,6 +165,7 @@ def test_a_smaller_tier_that_is_as_good_is_named_with_the_best(
             "metric": "throughput_tok_s",
             "verdict": verdict,
             "baseline": f"{cell['model']}/{baseline}",
+            **{"family": "primary", "reason": "", "bound": ""},
         }
     )
     first, *_ = answer_of(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.report_text import result_of
+from tests.support.report_text import answer_of, result_of
 from tests.support.synthetic import comparison_table, levels_table, peaks_table, runs
 from tests.unit.report import test_report as small
 
@@ -17,7 +17,6 @@ from kveval.analysis.costs import TOKENS, costs
 from kveval.analysis.peaks import read_table
 from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
-from kveval.report.answer import answer_of
 from kveval.report.build_result import comparison_results
 from kveval.report.data.campaign import Measured, Table
 from kveval.report.data.comparisons import comparison_of

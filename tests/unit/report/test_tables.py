@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from tests.support import synthetic_campaign as campaign
-from tests.support.report_text import result_of
+from tests.support.report_text import answer_of, result_of
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
@@ -22,7 +22,6 @@ from kveval.analysis.statistics.exclusions import REASONS
 from kveval.analysis.system.metrics import with_system_metrics
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
-from kveval.report.answer import answer_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_text

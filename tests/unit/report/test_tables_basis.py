@@ -1,10 +1,9 @@
 """What each verdict rests on, and what qualifies it, as the report shows them."""
 
 import pandas as pd
-from tests.support.report_text import result_of
+from tests.support.report_text import answer_of, result_of
 from tests.support.synthetic_campaign import cells, levels_table, measured, plan
 
-from kveval.report.answer import answer_of
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.parts.blocks import WIDEST
 from kveval.report.tables.not_assessed import gap_table, gaps_of

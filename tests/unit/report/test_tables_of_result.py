@@ -1,6 +1,7 @@
-"""Tables of REPORT.md can be printed from report.json alone."""
+"""The first screen and tables of REPORT.md can be printed from report.json alone."""
 
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,12 +9,16 @@ import pytest
 from tests.support.report_text import whole_report
 from tests.unit.report.test_report_claims import CAMPAIGNS
 from tests.unit.report.test_tables_predicted import PREDICTED
+from tests.unit.report.test_value import campaign as value_campaign
 
-from kveval.report.data.campaign import Table
-from kveval.report.markdown import markdown_table
-from kveval.report.parts.blocks import split_wide, tables_by_model
+from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.files import MAIN
+from kveval.report.markdown import markdown_table, render
+from kveval.report.parts.blocks import Pictures, split_wide, tables_by_model
+from kveval.report.parts.body import first_screen
 from kveval.report.report import write_report
 from kveval.report.result.model import CampaignResult, read_result
+from kveval.report.sections import Section
 from kveval.report.tables.results import (
     arms_table,
     comparison_table,
@@ -22,7 +27,7 @@ from kveval.report.tables.results import (
     peak_table,
     strategy_table,
 )
-from kveval.report.tables.reuse import predicted_table
+from kveval.report.tables.reuse import memory_sentences, predicted_table
 
 
 def tables_of(result: CampaignResult) -> Iterator[Table]:
@@ -38,19 +43,45 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
         yield strategy_table(result)
 
 
-@pytest.mark.parametrize("name", ["contrasts", "failing", "one run", "mechanism"])
-def test_a_reader_of_report_json_prints_the_same_tables(
-    name: str, tmp_path: Path
-) -> None:
+def campaign_of(name: str) -> tuple[ReportPlan, Measured]:
+    """A made-up campaign; of the mechanism's, the gain was predicted as well."""
     plan, measured = CAMPAIGNS[name]()
     if name == "mechanism":
         predicted = PREDICTED.assign(model="Qwen3-0.6B", cpu_blocks=10_000)
         measured = dataclasses.replace(measured, predicted=predicted)
+    return plan, measured
+
+
+@pytest.mark.parametrize("name", ["contrasts", "failing", "one run", "mechanism"])
+def test_a_reader_of_report_json_prints_the_same_tables(
+    name: str, tmp_path: Path
+) -> None:
+    plan, measured = campaign_of(name)
     write_report(plan, measured, [], tmp_path / "REPORT.md")
     report = whole_report(tmp_path)
     result = read_result(tmp_path / "report.json")
     tables = [*tables_of(result)]
     assert len(result.predictions) == (name == "mechanism")
     printed = [markdown_table(part) for table in tables for part in split_wide(table)]
+    printed += memory_sentences(result)
     assert len(printed) >= len(tables) > 3
     assert [text for text in printed if text not in report] == []
+
+
+@pytest.mark.parametrize("name", [*CAMPAIGNS, "goodput"])
+def test_a_reader_of_report_json_prints_the_same_first_screen(
+    name: str, tmp_path: Path
+) -> None:
+    plan, measured = value_campaign() if name == "goodput" else campaign_of(name)
+    write_report(plan, measured, [], tmp_path / "REPORT.md")
+    result = read_result(tmp_path / "report.json")
+    assert ("Within the limits" in result.answer.sentences[2]) == (name == "goodput")
+    blocks = [*first_screen(result, Pictures([], {}, {}))]
+    (screen,) = render(Section(result.campaign.title, blocks)).values()
+    assert len(screen) > 500
+    assert in_one_file((tmp_path / MAIN).read_text()).startswith(in_one_file(screen))
+
+
+def in_one_file(text: str) -> str:
+    """A report with its links to sections as they are where all sections are in one file."""
+    return re.sub(r"\]\([^()#]+#", "](#", text)

@@ -6,7 +6,11 @@ import pandas as pd
 
 from kveval.analysis.cell_benefits import COLUMNS
 from kveval.campaign.cell import Cell
-from kveval.report.build_result import comparison_results, prediction_results
+from kveval.report.build_result import (
+    comparison_results,
+    prediction_results,
+    tiers_needed,
+)
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.levels import level_results
 from kveval.report.result.model import CampaignResult, ReportedCell
@@ -119,6 +123,9 @@ def test_what_was_not_measured_has_no_row_and_what_was_not_compared_no_change() 
 
 
 def test_the_memory_that_serves_most_is_said_once_a_model() -> None:
-    [said] = memory_sentences(measured())
+    needed = tiers_needed(measured())
+    result = CampaignResult.model_construct(workloads=[], tiers_needed=needed)
+    [said] = memory_sentences(result)
+    assert "at 2 concurrent requests" in said
     assert "0.0626 GiB" in said and "4,100 blocks" in said
-    assert [*memory_sentences(Measured([], LEVELS, EMPTY, COMPARED))] == []
+    assert tiers_needed(Measured([], LEVELS, EMPTY, COMPARED)) == {}

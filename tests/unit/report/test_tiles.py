@@ -4,25 +4,27 @@ import dataclasses
 
 import pandas as pd
 import pytest
+from tests.support.report_text import answer_of, result_of
 from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
+from tests.unit.report.test_tables_predicted import PREDICTED
 
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
-from kveval.report.answer import answer_of
-from kveval.report.data.campaign import Measured
+from kveval.report.best_arm import smaller_sizes
+from kveval.report.data.campaign import Measured, Table
 from kveval.report.data.comparisons import gain_text
 from kveval.report.result.check_counts import check_counts
-from kveval.report.sections import Tile
-from kveval.report.tiles import smaller_sizes
+from kveval.report.sections import Paragraph, Tile
+from kveval.report.tiles import at_a_glance, model_tiles
 
 COMMAND = "snakemake --cores 4 report"
 
 
 def tiles(name: str) -> tuple[Tile, ...]:
-    return answer_of(*CAMPAIGNS[name]()).tiles
+    return model_tiles(result_of(*CAMPAIGNS[name]()))
 
 
 def sized(verdict: str) -> Measured:
@@ -47,9 +49,9 @@ def test_four_tiles_say_gain_latency_tier_and_checks() -> None:
 
 def test_the_computed_size_is_stated_before_the_measured_one() -> None:
     plan, facts = CAMPAIGNS["mechanism"]()
-    row = {"model": "Qwen3-0.6B", "enough_blocks": 4252, "enough_gib": 0.0649}
-    facts = dataclasses.replace(facts, predicted=pd.DataFrame([row]))
-    tier = answer_of(plan, facts).tiles[2]
+    predicted = PREDICTED.assign(enough_blocks=4252, enough_gib=0.0649)
+    facts = dataclasses.replace(facts, predicted=predicted.assign(model="Qwen3-0.6B"))
+    tier = model_tiles(result_of(plan, facts))[2]
     assert tier.value == "0.0649 GiB (4,252 blocks)"
     assert (
         "the smallest measured that is as good as the best: 0.153 GiB (10,000 blocks)"
@@ -66,37 +68,36 @@ def test_a_smaller_tier_is_enough_only_where_parity_was_shown(
 ) -> None:
     plan, _ = CAMPAIGNS["mechanism"]()
     facts = sized(verdict)
-    assert measured_size in answer_of(plan, facts).tiles[2].value
+    assert measured_size in model_tiles(result_of(plan, facts))[2].value
 
 
 def test_where_nothing_is_better_the_tile_says_so() -> None:
     facts = small.measured()
     table = facts.comparison.assign(verdict=words.INCONCLUSIVE)
-    first, *rest = answer_of(
-        small.plan(), dataclasses.replace(facts, comparison=table)
-    ).tiles
+    facts = dataclasses.replace(facts, comparison=table)
+    first, *rest = model_tiles(result_of(small.plan(), facts))
     assert first.value == "no arm is better"
     assert any("native-offload 10K" in line for line in first.lines)
     assert [tile.title for tile in rest] == ["runs and checks"]
 
 
 def test_several_models_have_a_row_each_and_no_tiles() -> None:
-    answer = answer_of(*CAMPAIGNS["contrasts"]())
-    assert answer.tiles == ()
-    assert answer.models is not None
-    assert [row[0] for row in answer.models.rows] == ["Qwen3-8B", "Qwen3-14B"]
-    assert answer.models.rows[0][1] == "no arm is better"
-    assert answer.models.rows[1][1] == "lmcache-valkey 20K"
+    models, checks = at_a_glance(result_of(*CAMPAIGNS["contrasts"]()))
+    assert isinstance(models, Table)
+    assert [row[0] for row in models.rows] == ["Qwen3-8B", "Qwen3-14B"]
+    assert models.rows[0][1] == "no arm is better"
+    assert models.rows[1][1] == "lmcache-valkey 20K"
+    assert isinstance(checks, Paragraph) and "checks passed" in checks.text
 
 
 def test_checks_are_counted_by_name_and_failures_named() -> None:
     plan, facts = small.plan(), small.measured()
-    counts = check_counts(plan, facts)
+    counts = check_counts(result_of(plan, facts))
     assert counts.in_words == f"all {counts.made} checks passed"
     found = outcome_columns([Outcome("steadiness", "fail", "the rate fell")])
     levels = facts.levels.copy()
     levels.loc[levels.index[:2], list(found)] = list(found.values())
-    failed = check_counts(plan, dataclasses.replace(facts, levels=levels))
+    failed = check_counts(result_of(plan, dataclasses.replace(facts, levels=levels)))
     assert failed.passed == counts.passed - 1
     path = Cell.from_row(levels.iloc[0].to_dict()).path
     assert [*failed.remarks()] == [
@@ -114,7 +115,7 @@ def test_of_many_warnings_the_most_frequent_is_named_in_words() -> None:
         outcomes = outcomes[:1] if rows == 3 else [*outcomes, Outcome("b", "warn", "b")]
         found = outcome_columns(outcomes)
         levels.loc[levels.index[:rows], list(found)] = list(found.values())
-    counts = check_counts(plan, dataclasses.replace(facts, levels=levels))
+    counts = check_counts(result_of(plan, dataclasses.replace(facts, levels=levels)))
     (remark,) = counts.remarks()
     often = "no-offload, 3 times: outside their range: offload_load_gib"
     assert remark == f"2 [warned](#checks), the most frequent: {often}"
@@ -154,9 +155,10 @@ def test_a_gain_has_one_scale() -> None:
 
 
 def test_no_smaller_size_is_named_where_it_was_shown_to_differ() -> None:
-    facts = sized(words.BETTER)
-    (best,) = facts.contrasts.to_dict("records")
-    assert smaller_sizes(facts, best) == {}
+    plan, _ = CAMPAIGNS["mechanism"]()
+    result = result_of(plan, sized(words.BETTER))
+    (compared,) = [each for each in result.comparisons if not each.with_baseline]
+    assert smaller_sizes(result, compared) == {}
 
 
 def compared_sizes(*rows: tuple[int, int, str]) -> Measured:
@@ -191,19 +193,15 @@ def compared_sizes(*rows: tuple[int, int, str]) -> Measured:
 def test_of_several_sizes_those_are_named_that_the_best_one_was_compared_with(
     rows: list[tuple[int, int, str]], sizes: list[int]
 ) -> None:
-    facts = compared_sizes(*rows)
-    best = facts.comparison.iloc[0].to_dict() | {
-        **{"metric": "throughput_tok_s", "scenario": "native-offload"},
-        "cpu_blocks": 20,
-    }
-    smaller = smaller_sizes(facts, best)
+    plan, _ = CAMPAIGNS["mechanism"]()
+    result = result_of(plan, compared_sizes(*rows))
+    compared = result.with_baselines("throughput_tok_s")
+    best = compared[plan.cells[1]].model_copy(update={"cpu_blocks": 20})
+    smaller = smaller_sizes(result, best)
     assert [*smaller] == sizes
     for blocks, row in smaller.items():
-        other = dataclasses.replace(Cell.from_row(best), cpu_blocks=blocks)
-        assert (Cell.from_row(row), row["baseline"]) == (
-            Cell.from_row(best),
-            other.path,
-        )
+        other = dataclasses.replace(best.cell, cpu_blocks=blocks)
+        assert (Cell.from_row(row), row["baseline"]) == (best.cell, other.path)
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as large
+from tests.support.report_text import answer_of, result_of
 from tests.support.synthetic_value import LIMITS, with_goodput
 
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
-from kveval.report.answer import answer_of
-from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.reading import figure_data
 from kveval.report.figures.axes import NothingToDraw
 from kveval.report.figures.draw import draw, write_family
@@ -80,6 +80,10 @@ def row_of(table: Any, arm: str) -> list[str]:
     return next(list(row) for row in table.rows if row[place] == arm)
 
 
+def arms_goodput(facts: tuple[ReportPlan, Measured]) -> Table:
+    return goodput_table(*facts, result_of(*facts), MODEL)
+
+
 def line(table: Any, arm: str) -> dict[str, str]:
     return dict(zip(table.header, row_of(table, arm), strict=True))
 
@@ -94,7 +98,7 @@ def test_where_nothing_is_declared_nothing_is_said() -> None:
 
 
 def test_every_arm_has_its_goodput_at_one_level_and_at_its_best() -> None:
-    table = goodput_table(*campaign(), MODEL)
+    table = arms_goodput(campaign())
     assert len(table.header) == 8
     assert [row[0] for row in table.rows] == [
         f"{arm}" for arm in dict.fromkeys(row[0] for row in table.rows)
@@ -106,7 +110,7 @@ def test_every_arm_has_its_goodput_at_one_level_and_at_its_best() -> None:
 
 
 def test_none_that_met_the_limits_is_said_in_words_and_has_a_verdict() -> None:
-    row = row_of(goodput_table(*campaign(), MODEL), "llm-d-valkey")
+    row = row_of(arms_goodput(campaign()), "llm-d-valkey")
     assert row[1:3] == [NONE_MET, "0"]
     assert row[5].startswith(NONE_MET)
     assert row[4] == row[7] == "**worse**"
@@ -124,7 +128,7 @@ def unknown_of_one(levels: pd.DataFrame) -> pd.DataFrame:
 
 
 def test_what_no_report_tells_is_not_known() -> None:
-    row = row_of(goodput_table(*campaign(unknown_of_one), MODEL), "lmcache-redis 10K")
+    row = row_of(arms_goodput(campaign(unknown_of_one)), "lmcache-redis 10K")
     assert (row[1], row[5]) == (UNKNOWN, UNKNOWN)
     assert row[4] == "not comparable"
 

@@ -11,7 +11,7 @@ from kveval.campaign.arm_kinds import kinds_of
 from kveval.campaign.cell import Cell
 from kveval.load.levels import OPEN_LOOP, describe_requests
 from kveval.load.workload import workload_of
-from kveval.report.answer import CampaignAnswer
+from kveval.report.answer import answer_figure
 from kveval.report.data.campaign import Measured, ReportPlan, abbreviate
 from kveval.report.data.run_facts import (
     WEIGHTS,
@@ -26,8 +26,8 @@ from kveval.report.parts.blocks import (
     split_by_model,
     split_wide,
 )
-from kveval.report.result.model import CampaignResult
-from kveval.report.sections import Block, Bullets, Code, Paragraph, Section, Tiles
+from kveval.report.result.model import CampaignResult, ReportedAnswer
+from kveval.report.sections import Block, Bullets, Code, Paragraph, Section
 from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
 from kveval.report.tables.configuration import facts_line, origin_table
 from kveval.report.tables.guidance import guidance_table
@@ -42,7 +42,7 @@ from kveval.report.tables.results import arms_table, baselines_of, strategy_tabl
 from kveval.report.tables.reuse import memory_sentences, predicted_table
 from kveval.report.tables.value import cost_table, goodput_level, goodput_table
 from kveval.report.tables.waterfall import leak_sentences, waterfall_table
-from kveval.report.tiles import validity_sentence
+from kveval.report.tiles import at_a_glance
 
 NOTES = {
     "miniature": (
@@ -120,37 +120,28 @@ GUIDANCE = (
 )
 
 
-def first_screen(
-    plan: ReportPlan,
-    measured: Measured,
-    result: CampaignResult,
-    answer: CampaignAnswer,
-    pictures: Pictures,
-) -> Iterator[Block]:
+def first_screen(result: CampaignResult, pictures: Pictures) -> Iterator[Block]:
     """Yield the first screen: the question, the answer at a glance, one figure, the next command, and the rest of it."""
-    yield Paragraph(facts_line(plan.name, result.origin), small=True)
-    if note := NOTES.get(measured.runs[0].weights):
+    answer = result.answer
+    yield Paragraph(facts_line(result.campaign.name, result.origin), small=True)
+    if note := NOTES.get(result.weights):
         yield Paragraph(note, note=True)
-    if len(machine_descriptions(measured.runs)) > 1:
+    if len(result.origin.machines) > 1:
         yield Paragraph(MACHINES, note=True)
     yield Paragraph(f"**{answer.question}**")
-    if answer.tiles:
-        yield Tiles(answer.tiles)
-    if answer.models is not None:
-        yield answer.models
-        yield Paragraph(validity_sentence(plan, measured))
+    yield from at_a_glance(result)
     yield from headed("Next", *_next(answer))
-    yield from pictures.take(answer.figure)
+    yield from pictures.take(answer_figure(result))
     *sentences, basis = answer.sentences
-    sizes = tier_sizes_in_words(measured.tier_sizes())
+    sizes = tier_sizes_in_words(result.tier_sizes())
     tiers = f" Tiers in host memory: {sizes}." if sizes else ""
     yield from headed("In words", Bullets([*sentences, f"{basis}{tiers}"]))
     further = [Bullets(answer.next_steps[1:])] if answer.next_steps[1:] else []
     yield from headed("What else would make the answer more certain", *further)
-    yield from headed("About this campaign", *_description(plan))
+    yield from headed("About this campaign", *_description(result.campaign.description))
 
 
-def _next(answer: CampaignAnswer) -> Iterator[Block]:
+def _next(answer: ReportedAnswer) -> Iterator[Block]:
     """Yield what to do next, and the command for it, if one does it."""
     if answer.next_steps:
         yield Paragraph(answer.next_steps[0])
@@ -158,9 +149,9 @@ def _next(answer: CampaignAnswer) -> Iterator[Block]:
         yield Code(answer.command)
 
 
-def _description(plan: ReportPlan) -> Iterator[Block]:
+def _description(description: str) -> Iterator[Block]:
     """Yield what the campaign's author says of it, and a list of remarks on runs that were not measured for it."""
-    lines = plan.description.splitlines()
+    lines = description.splitlines()
     items = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     rest = [line for line in lines if not line.startswith("- ")]
     if about := " ".join(" ".join(rest).split()):
@@ -187,12 +178,12 @@ def main_sections(
     )
     bought = [*split_by_model(predicted_table(result))]
     if bought:
-        bought.append(Bullets([*memory_sentences(measured)]))
+        bought.append(Bullets([*memory_sentences(result)]))
     yield from section_unless_empty(
         "Gain from tiers, predicted and measured", bought, PREDICTED_GAIN
     )
     if plan.goodput and goodput.GOODPUT in measured.levels:
-        yield _goodput(plan, measured, pictures)
+        yield _goodput(plan, measured, result, pictures)
     priced = ", ".join(
         text.format(plan.prices[name])
         for name, text in PRICE_PHRASES.items()
@@ -248,7 +239,7 @@ def _models(
             baselines = ", ".join(baselines_of(result, model))
             against = f", against {baselines}" if baselines else ""
             at = f"At {measured.level_unit.in_sentence([level])}"
-            sizes = tier_sizes_in_words(measured.tier_sizes(model))
+            sizes = tier_sizes_in_words(result.tier_sizes(model))
             tiers = f"; tiers in host memory: {sizes}" if sizes else ""
             blocks.append(Paragraph(f"{at}{against}{tiers}."))
         blocks += split_wide(arms_table(result, model))
@@ -276,7 +267,9 @@ def _one_request(plan: ReportPlan, measured: Measured) -> list[Section]:
     )
 
 
-def _goodput(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
+def _goodput(
+    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
+) -> Section:
     sent = (
         EQUAL_RATES
         if any(run.workload.get("profile") in OPEN_LOOP for run in measured.runs)
@@ -298,7 +291,7 @@ def _goodput(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Sectio
         )
         blocks += [
             Paragraph(f"**{model}**, {at}:"),
-            *split_wide(goodput_table(plan, measured, model)),
+            *split_wide(goodput_table(plan, measured, result, model)),
         ]
     return Section("Goodput", [*blocks, *pictures.take("goodput")])
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from kveval.analysis import checks_campaign
 from kveval.analysis.levels import checks_import, checks_level, checks_run
-from kveval.analysis.levels.outcomes import COLUMNS, Severity, checks_in
+from kveval.analysis.levels.outcomes import Severity, checks_in
 from kveval.analysis.system.metrics import SYSTEM_CHECKS
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import (
@@ -18,7 +18,7 @@ from kveval.report.data.campaign import (
     cell_in_sentence,
     with_cell_labels,
 )
-from kveval.report.result.checks import check_findings
+from kveval.report.result.model import CampaignResult, CheckFinding
 from kveval.store.run_file import IMPORTED
 
 # The most checks that are named; of the others there is a number.
@@ -27,18 +27,21 @@ _MOST = 2
 
 @dataclass(frozen=True)
 class CheckCounts:
-    """`made`: the checks that apply to what was measured; `failed`, `warned`: a check's name -> how often it did.
-
-    `messages`: the first finding of each, in words; `cells`: where each was found, none for the campaign as a whole;
-    `example`: a cell with a level that failed one, None without.
-    """
+    """`made`: how many checks apply to what was measured; `findings`: what did not pass; `models`: how many there are."""
 
     made: int
-    failed: Mapping[str, int]
-    warned: Mapping[str, int]
-    messages: Mapping[tuple[Severity, str], str] = field(default_factory=dict)
-    cells: Mapping[tuple[Severity, str], Sequence[str]] = field(default_factory=dict)
-    example: Cell | None = None
+    findings: Sequence[CheckFinding]
+    models: int = 1
+
+    @property
+    def failed(self) -> dict[str, int]:
+        """A check's name -> how often it failed; the most frequent first."""
+        return self._times("fail")
+
+    @property
+    def warned(self) -> dict[str, int]:
+        """A check's name -> how often it warned; the most frequent first."""
+        return self._times("warn")
 
     @property
     def passed(self) -> int:
@@ -54,32 +57,61 @@ class CheckCounts:
 
     def remarks(self) -> Iterator[str]:
         """Yield what failed in words, the command that shows one, and how many others warned, with the most frequent."""
-        for name, count in [*self.failed.items()][:_MOST]:
-            yield f"[failed](#checks): {self._finding('fail', name, count)}"
-        if len(self.failed) > _MOST:
-            yield f"{len(self.failed) - _MOST} more [failed](#checks)"
-        if self.failed and self.example:
-            yield f"what failed, level by level: `kveval show {self.example.path}`"
-        others = [name for name in self.warned if name not in self.failed]
+        failed, warned = self.failed, self.warned
+        for name in [*failed][:_MOST]:
+            yield f"[failed](#checks): {self._finding('fail', name)}"
+        if len(failed) > _MOST:
+            yield f"{len(failed) - _MOST} more [failed](#checks)"
+        if example := self._example():
+            yield f"what failed, level by level: `kveval show {example.path}`"
+        others = [name for name in warned if name not in failed]
         if others:
-            often = self._finding("warn", others[0], self.warned[others[0]])
+            often = self._finding("warn", others[0])
             most = "" if len(others) == 1 else ", the most frequent"
             yield f"{len(others)} [warned](#checks){most}: {often}"
 
-    def _finding(self, severity: Severity, name: str, count: int) -> str:
-        """Where a check was found, how often, and the first finding in words; its name where the tables have none."""
-        message = self.messages.get((severity, name))
-        cells = self.cells.get((severity, name), ())
-        where = f"{abbreviate(cells, most=_MOST)}, {_times(count)}: " if cells else ""
-        return f"{where}{with_cell_labels(message) if message else f'`{name}`'}"
+    def _times(self, severity: Severity) -> dict[str, int]:
+        """How many levels of runs, and parts of the campaign, each check was found at."""
+        counts: Counter[str] = Counter()
+        for finding in self.findings:
+            if finding.severity == severity:
+                counts[finding.check] += finding.count
+        return dict(counts.most_common())
+
+    def _example(self) -> Cell | None:
+        """A cell with a level that failed a check, None without."""
+        for finding in self.findings:
+            if finding.severity == "fail" and finding.levels and finding.cell:
+                return finding.cell.cell
+        return None
+
+    def _finding(self, severity: Severity, name: str) -> str:
+        """Where a check was found, how often, and the first finding in words."""
+        kind = severity, name
+        found = [each for each in self.findings if (each.severity, each.check) == kind]
+        cells = [self._name(each.cell.cell) for each in found if each.cell]
+        count = sum(each.count for each in found)
+        named = abbreviate([*dict.fromkeys(cells)], most=_MOST)
+        where = f"{named}, {_times_in_words(count)}: " if cells else ""
+        return f"{where}{with_cell_labels(found[0].message)}"
+
+    def _name(self, cell: Cell) -> str:
+        """A cell's arm, with its model if there are several."""
+        return cell_in_sentence(cell) if self.models > 1 else cell.label
 
 
-def _times(count: int) -> str:
+def _times_in_words(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def check_counts(plan: ReportPlan, measured: Measured) -> CheckCounts:
+def check_counts(result: CampaignResult) -> CheckCounts:
     """Return the counts over all levels of all runs, and over the campaign's tables."""
+    made, models = result.checks_made or 0, len(result.common_levels)
+    return CheckCounts(made, result.checks, models)
+
+
+def checks_made(plan: ReportPlan, measured: Measured) -> int:
+    """Return how many checks apply to what was measured."""
     levels = measured.levels
     made = len(checks_in(checks_level, checks_run))
     if any(run.engine == IMPORTED for run in measured.runs):
@@ -89,40 +121,4 @@ def check_counts(plan: ReportPlan, measured: Measured) -> CheckCounts:
         made += len(SYSTEM_CHECKS)
     if "check" in measured.checks:
         made += len(checks_in(checks_campaign))
-    counts = _counts(measured, "fail"), _counts(measured, "warn")
-    messages: dict[tuple[Severity, str], str] = {}
-    cells: dict[tuple[Severity, str], dict[str, None]] = {}
-    for finding in check_findings(measured):
-        key = finding.severity, finding.check
-        messages.setdefault(key, finding.message)
-        if finding.cell is not None:
-            cells.setdefault(key, {})[_name(plan, finding.cell.cell)] = None
-    where = {key: [*names] for key, names in cells.items()}
-    return CheckCounts(made, *counts, messages, where, _example(measured))
-
-
-def _name(plan: ReportPlan, cell: Cell) -> str:
-    """A cell's arm, with its model if there are several."""
-    return cell_in_sentence(cell) if len(plan.models_by_size) > 1 else cell.label
-
-
-def _example(measured: Measured) -> Cell | None:
-    column = COLUMNS["fail"]
-    if column not in measured.levels:
-        return None
-    failed = measured.levels[measured.levels[column].fillna("") != ""]
-    return Cell.from_row(failed.iloc[0].to_dict()) if len(failed) else None
-
-
-def _counts(measured: Measured, severity: Severity) -> dict[str, int]:
-    """How many levels of runs, and parts of the campaign, have an outcome of each check; the most frequent first."""
-    counts: Counter[str] = Counter()
-    column = COLUMNS[severity]
-    if column in measured.levels:
-        for names in measured.levels[column].fillna(""):
-            counts.update(filter(None, str(names).split(";")))
-    if "check" in measured.checks:
-        table = measured.checks
-        of_campaign = table[table["level"].isna() & (table["severity"] == severity)]
-        counts.update(of_campaign["check"].astype(str))
-    return dict(counts.most_common())
+    return made

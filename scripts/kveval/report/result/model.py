@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from kveval.analysis.cells import THROUGHPUT, parse_names
 from kveval.campaign.cell import Cell
+from kveval.campaign.size import Size
 from kveval.host.errors import Failure
 
 
@@ -97,11 +98,15 @@ class ReportedCampaign(ResultPart):
 
     name: str
     title: str
+    description: str = ""
+    """what its author says of it; older reports lack it"""
     runs: int
     margin: float
     alpha: float
     primary: str
     """the metric whose verdicts share that error rate"""
+    goodput: dict[str, Any] = {}
+    """the latency limits that goodput is within; empty without any, and in older reports"""
 
 
 class ReportedOrigin(ResultPart):
@@ -232,9 +237,24 @@ class ReportedCell(ReportedCellName):
     """metric -> the mean in its comparison with its baseline, of a baseline in most with it; older reports lack it"""
     device_cache_tokens: Number
     cpu_tier_tokens: Number
+    cpu_tier_bytes: Whole = None
+    """of its tier in host memory, over all ranks; null without one, where it is not known, and in older reports"""
     working_set_tokens: dict[str, int]
     """level -> tokens of the distinct prefixes"""
+    tier_activity: dict[str, dict[str, Number]] = {}
+    """level -> the work of its caches by the servers' counters, means over runs; older reports lack it"""
+    goodput_per_s: Number = None
+    """the largest mean goodput of all levels; null where it is not known, and in older reports"""
+    goodput_level: Whole = None
+    """the level that has it; null where nothing met the limits at any level"""
     levels: list[LevelResult] = []
+
+    @property
+    def tier_size(self) -> Size | None:
+        """The size of its tier in host memory; None without one, or where its bytes are not known."""
+        if self.cpu_tier_bytes is None:
+            return None
+        return Size(self.cpu_blocks, self.cpu_tier_bytes)
 
     def values(
         self, level: int | None, metric: str, runs: Collection[int] | None = None
@@ -330,6 +350,7 @@ class ReportedComparison(ReportedCellName):
             **self.cell.row,
             "baseline": self.against.cell.path if self.against else "",
             "metric": self.metric,
+            "family": self.family,
             "verdict": self.verdict,
             "indication": self.indication,
             "qualifier": self.qualifier,
@@ -424,6 +445,19 @@ class Prediction(ReportedCellName):
     """over runs, at this level"""
 
 
+class TierNeeded(ResultPart):
+    """The tier in host memory that adds 90 % of the hits that one without a limit adds, as computed for a level."""
+
+    level: int
+    cpu_blocks: Blocks
+    size_bytes: int
+
+    @property
+    def size(self) -> Size:
+        """The size of that tier."""
+        return Size(self.cpu_blocks, self.size_bytes)
+
+
 class ReportedLeak(ReportedCellName):
     """Where a cell loses most of its hits, at the common level; see waterfall.csv."""
 
@@ -458,6 +492,8 @@ class CampaignResult(ResultPart):
     cells: list[ReportedCell]
     comparisons: list[ReportedComparison]
     """arms with their baselines, then declared pairs"""
+    peak_comparisons: list[ReportedComparison] = []
+    """arms with their baselines, each at the level of its own best; older reports lack it"""
     one_request: list[ReportedTimes] = []
     """what one request took before the levels; older reports lack it"""
     averages: list[Average]
@@ -465,7 +501,11 @@ class CampaignResult(ResultPart):
     figures: list[ReportedFigure]
     checks: list[CheckFinding] = []
     """what checks found, in the order of the tables; older reports lack it, and predictions and levels"""
+    checks_made: Whole = None
+    """how many checks apply to what was measured, passed or not; older reports lack it"""
     predictions: list[Prediction] = []
+    tiers_needed: dict[str, TierNeeded] = {}
+    """model -> the size that was computed for its load; without models of which it is not known"""
     leaks: list[ReportedLeak] = []
     """of each cell whose prompt tokens are known by stage; older reports lack it"""
 
@@ -480,11 +520,26 @@ class CampaignResult(ResultPart):
 
     def with_baselines(self, metric: str) -> dict[Cell, ReportedComparison]:
         """Return the comparison of each arm with its baseline in a metric, in the order of every table and figure."""
+        return self._of_arms(self.comparisons, metric)
+
+    def peaks_with_baselines(self, metric: str) -> dict[Cell, ReportedComparison]:
+        """Return the same of each arm's best level with that of its baseline."""
+        return self._of_arms(self.peak_comparisons, metric)
+
+    def _of_arms(
+        self, comparisons: Iterable[ReportedComparison], metric: str
+    ) -> dict[Cell, ReportedComparison]:
         of_arms: dict[Cell, ReportedComparison] = {}
-        for each in self.comparisons:
+        for each in comparisons:
             if each.with_baseline and each.metric == metric:
                 of_arms.setdefault(each.cell, each)
         return {cell: of_arms[cell] for cell in self.by_cell if cell in of_arms}
+
+    def tier_sizes(self, model: str | None = None) -> dict[Cell, Size]:
+        """Return the sizes of the tiers in host memory, of the cells that have one; of one model if asked."""
+        cells = (each for each in self.cells if model in (None, each.model))
+        sizes = {each.cell: each.tier_size for each in cells}
+        return {cell: size for cell, size in sizes.items() if size is not None}
 
     def to_json(self) -> str:
         """Return the text of report.json."""

@@ -127,14 +127,29 @@ def _beside_change(result: CampaignResult, comparison: ReportedComparison) -> st
     if comparison.against is None or comparison.effect_percent.value is None:
         return _own_value(result, arm, metric)
     baseline = result.by_cell[comparison.against.cell]
-    of_arm, of_baseline = comparison.means
-    value = _mean_text(arm, level, metric, of_arm)
-    baseline_value = _mean_text(baseline, level, metric, of_baseline)
+    value, baseline_value = values_text(result, comparison)
     elsewhere = level != result.common_levels[arm.model]
     at = f", {level_unit_of(result).label(level)}" if elsewhere else ""
     if not at and baseline_value == _own_value(result, baseline, metric):
         return value
     return value.with_text(f"{value} (against {baseline_value}{at})")
+
+
+def values_text(
+    result: CampaignResult, comparison: ReportedComparison
+) -> tuple[numerals.NumberText, numerals.NumberText]:
+    """Return the values behind an effect, of the arm and of the cell it is compared with, as text.
+
+    They are the geometric means over the runs that the comparison rests on, so that their ratio is the effect. Without
+    an effect they are the means over all runs at the level.
+    """
+    metric, level = comparison.metric, comparison.level
+    of_arm, of_other = comparison.means
+    value = _mean_text(result.by_cell[comparison.cell], level, metric, of_arm)
+    if comparison.against is None:
+        return value, numerals.MISSING
+    other = result.by_cell[comparison.against.cell]
+    return value, _mean_text(other, level, metric, of_other)
 
 
 def level_unit_of(result: CampaignResult) -> LevelUnit:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-import pandas as pd
-
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
 from kveval.campaign.cell import Cell
-from kveval.campaign.size import GIB, Size
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import effect_text
 from kveval.report.result.model import CampaignResult
+from kveval.report.tables.results import level_unit_of
 
 _FINDING = f"beyond {TOLERANCE_POINTS:g} points: what the counters show"
 # Ranges narrower than the first are shown as one number; counts beyond the others are mentioned.
@@ -129,11 +127,8 @@ def predicted_table(result: CampaignResult) -> Table:
     return Table(_HEADER, rows, frozenset(range(2, 6)))
 
 
-def memory_sentences(measured: Measured) -> Iterator[str]:
+def memory_sentences(result: CampaignResult) -> Iterator[str]:
     """Yield a sentence per model on the host memory that a tier needs for this load."""
-    rows = measured.predicted
-    known = rows[rows["enough_blocks"].notna()] if len(rows) else pd.DataFrame()
-    for row in known.drop_duplicates("model").to_dict("records") if len(known) else ():
-        at = measured.level_unit.in_sentence([row["level"]])
-        size = Size(int(row["enough_blocks"]), round(row["enough_gib"] * GIB))
-        yield f"{row['model']}: at {at}, {size} of host memory add 90 % of what a tier of any size adds."
+    for model, needed in result.tiers_needed.items():
+        at = level_unit_of(result).in_sentence([needed.level])
+        yield f"{model}: at {at}, {needed.size} of host memory add 90 % of what a tier of any size adds."

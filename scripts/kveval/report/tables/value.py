@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -25,12 +25,16 @@ from kveval.report.data.comparisons import (
     effect_text,
     verdict_cell,
 )
+from kveval.report.result.model import CampaignResult
+from kveval.report.tables.results import level_unit_of
 
 NONE_MET = "none met"
 UNKNOWN = "not known"
 
 
-def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
+def goodput_table(
+    plan: ReportPlan, measured: Measured, result: CampaignResult, model: str
+) -> Table:
     """Return every arm of a model with its goodput at the baseline's best level, and at its own best level."""
     level = goodput_level(plan, measured, model)
     counted = plan.goodput["of"]
@@ -56,7 +60,9 @@ def goodput_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
             beside or goodput_text(at[GOODPUT]),
             numerals.mean_of(list(shares), most_decimals=1) if len(shares) else "",
         ]
-        row += [*_verdict(plan, measured.all_comparisons, cell), _best(measured, cell)]
+        best = kept_runs(measured.peak_comparison, cell, GOODPUT).mean
+        row += _verdict(plan, measured.all_comparisons, cell)
+        row.append(_best(result, cell, best))
         rows.append(
             [*row, *_verdict(plan, measured.peak_comparison, cell, explained=True)]
         )
@@ -107,23 +113,21 @@ def _verdict(
 
 
 def _best(
-    measured: Measured, cell: Cell, unit: str = "", mean: float | None = None
+    result: CampaignResult, cell: Cell, mean: float | None, unit: str = ""
 ) -> str:
     """A cell's largest goodput with `unit` behind it, and the level.
 
-    `mean`: that of the runs that a comparison rests on, instead of those that most of the cell's comparisons rest on.
+    `mean`: that of the runs that a comparison rests on; None or NaN without one.
     """
-    peak = measured.peak_of(cell)
-    if peak is None or pd.isna(peak[GOODPUT]):
+    known = result.by_cell[cell]
+    if known.peak is None or known.goodput_per_s is None:
         return UNKNOWN
-    if math.isnan(peak["goodput_level"]):
+    level = known.goodput_level
+    if level is None:
         return f"{NONE_MET} at any level"
-    level = int(peak["goodput_level"])
-    at = measured.levels_of(cell, level)
-    if mean is None:
-        mean = kept_runs(measured.peak_comparison, cell, GOODPUT).mean
-    shown = _rounded(mean, at) or numerals.mean_of(list(at[GOODPUT]))
-    return shown.with_text(f"{shown}{unit} ({measured.level_unit.label(level)})")
+    values = known.values(level, GOODPUT)
+    shown = _rounded(mean, values) or numerals.mean_of(values)
+    return shown.with_text(f"{shown}{unit} ({level_unit_of(result).label(level)})")
 
 
 def _kept(
@@ -133,44 +137,38 @@ def _kept(
 
     That is the geometric mean over the runs that the change rests on.
     """
-    return _rounded(kept_runs(table, cell, GOODPUT).mean, at)
+    return _rounded(kept_runs(table, cell, GOODPUT).mean, list(at[GOODPUT]))
 
 
-def _rounded(mean: float, at: pd.DataFrame) -> numerals.NumberText | None:
-    """A geometric mean of goodput, rounded by the runs `at` its level; None without one."""
-    known = math.isfinite(mean) and (at[GOODPUT] > 0).any()
-    return numerals.rounded_mean(mean, list(at[GOODPUT])) if known else None
+def _rounded(mean: float | None, values: Sequence[float]) -> numerals.NumberText | None:
+    """A geometric mean of goodput, rounded by the values of runs; None without one."""
+    if mean is None or not math.isfinite(mean) or not any(each > 0 for each in values):
+        return None
+    return numerals.rounded_mean(mean, values)
 
 
-def goodput_sentence(plan: ReportPlan, measured: Measured, model: str) -> str:
+def goodput_sentence(result: CampaignResult, model: str) -> str:
     """Return a sentence on the arm with the largest goodput of a model, each at its best; "" without goodput."""
-    table = measured.peak_comparison
-    if not plan.goodput or GOODPUT not in measured.levels or table.empty:
-        return ""
-    rows = [
-        row
-        for row in baseline_comparisons(plan, table, GOODPUT)
-        if row["model"] == model and row["baseline"]
+    limits = result.campaign.goodput
+    compared = [
+        (each, each.against.cell)
+        for each in result.peaks_with_baselines(GOODPUT).values()
+        if each.model == model and each.against
     ]
-    within, counted = (
-        f"Within the limits ({limits_text(plan.goodput)})",
-        plan.goodput["of"],
-    )
-    better = [row for row in rows if row["verdict"] == words.BETTER]
-    if better:
-        row = max(better, key=lambda candidate: float(candidate["effect_percent"]))
-        arm, base = Cell.from_row(row), Cell.from_path(row["baseline"])
-        return (
-            f"{within} {arm.label} served at its best"
-            f" {_best(measured, arm, f' {counted} a second', row['mean'])},"
-            f" {base.label} {_best(measured, base, mean=row['baseline_mean'])}:"
-            f" {effect_text(row)}."
-        )
-    if not rows:
+    if not limits or not compared:
         return ""
-    against = " or ".join(
-        dict.fromkeys(Cell.from_path(row["baseline"]).label for row in rows)
-    )
+    within, counted = f"Within the limits ({limits_text(limits)})", limits["of"]
+    better = [pair for pair in compared if pair[0].verdict == words.BETTER]
+    if better:
+        best, base = max(better, key=lambda pair: pair[0].effect_percent.numbers[0])
+        of_arm, of_base = best.means
+        return (
+            f"{within} {best.label} served at its best"
+            f" {_best(result, best.cell, of_arm.mean, f' {counted} a second')},"
+            f" {base.label} {_best(result, base, of_base.mean)}:"
+            f" {effect_text(best.row)}."
+        )
+    against = " or ".join(dict.fromkeys(base.label for _, base in compared))
     return f"{within} no arm was shown to serve more {counted} a second at its best than {against}."
 
 
