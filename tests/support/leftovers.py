@@ -15,7 +15,10 @@ from kveval.host.sessions import Session, members_of
 
 
 class Trace:
-    """Follows a process and everything below it, and what the registry files of a home note, until `end`."""
+    """Follows a process and everything below it, and what the registry files of a home note.
+
+    It ends with the last of these processes, or with `end`.
+    """
 
     def __init__(self, pid: int, home: Path, interval_s: float = 0.5) -> None:
         self._interval_s = interval_s
@@ -24,7 +27,6 @@ class Trace:
         self._processes: dict[psutil.Process, str] = {}
         self._segments: set[SharedMemory] = set()
         self._folders: set[TemporaryFolder] = set()
-        self._ports: set[int] = set()
         self._system_v = _system_v()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)
@@ -33,6 +35,8 @@ class Trace:
     def _follow(self) -> None:
         while not self._over.wait(self._interval_s):
             self.look()
+            if not any(map(_runs, [*self._roots, *self._processes])):
+                return
 
     def look(self) -> None:
         """Note what there is now."""
@@ -54,12 +58,6 @@ class Trace:
             with contextlib.suppress(psutil.Error):
                 self._processes[process] = " ".join(process.cmdline()) or process.name()
         self._segments |= mapped_by(process.pid for process in processes)
-        for process in processes:
-            with contextlib.suppress(psutil.Error):
-                sockets = process.net_connections("tcp")
-                self._ports.update(
-                    s.laddr.port for s in sockets if s.status == psutil.CONN_LISTEN
-                )
 
     def end(self) -> None:
         """Stop following."""
@@ -90,15 +88,8 @@ class Trace:
         remains += [
             folder.path for folder in self._folders if Path(folder.path).exists()
         ]
-        pids = {process.pid for process in running}
-        listening = [
-            s for s in psutil.net_connections("tcp") if s.status == psutil.CONN_LISTEN
-        ]
-        remains += [
-            f"port {s.laddr.port}"
-            for s in listening
-            if s.laddr.port in self._ports and s.pid in pids
-        ]
+        for process in running:
+            remains += [f"port {port}" for port in _ports(process)]
         remains += [f"System V {entry}" for entry in self._system_v_left()]
         remains += [str(path) for path in (self._home / ".cache" / "kveval").glob("*")]
         return sorted(remains)
@@ -118,6 +109,14 @@ def _runs(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
+
+
+def _ports(process: psutil.Process) -> list[int]:
+    """The ports on which a process listens."""
+    with contextlib.suppress(psutil.Error):
+        sockets = process.net_connections("tcp")
+        return [s.laddr.port for s in sockets if s.status == psutil.CONN_LISTEN]
+    return []
 
 
 def _system_v() -> dict[str, frozenset[int]]:
