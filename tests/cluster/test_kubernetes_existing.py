@@ -7,7 +7,7 @@ import json
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from tests.support.fault_chain import CAMPAIGN, PATIENCE_S, merged
 from tests.support.testbed import listed_kinds
 from tests.support.tree import Tree
 
-from kveval.engines.kubernetes.api.kinds import NAMESPACE
+from kveval.engines.kubernetes.api.kinds import NAMESPACE, Kind
 from kveval.host.http import free_port
 
 pytestmark = [
@@ -118,9 +118,13 @@ def tree(tmp_path: Path, cluster: Cluster) -> Iterator[Tree]:
     cluster.api.delete(NAMESPACE, TEAM)
 
 
-def objects(cluster: Cluster) -> dict[Name, Any]:
-    """Return all objects of all namespaces but those that the cluster itself writes all the time."""
-    kinds = [kind for kind in listed_kinds(cluster.api) if kind.kind not in RESTLESS]
+def calm_kinds(cluster: Cluster) -> list[Kind]:
+    """Return every kind but those of which the cluster itself writes objects all the time."""
+    return [kind for kind in listed_kinds(cluster.api) if kind.kind not in RESTLESS]
+
+
+def objects(cluster: Cluster, kinds: Sequence[Kind]) -> dict[Name, Any]:
+    """Return all objects of some kinds in all namespaces."""
     dump: dict[Name, Any] = {}
     for kind in kinds:
         for document in cluster.api.list(kind):
@@ -145,10 +149,11 @@ def test_overlays_that_kubectl_switches_are_measured_and_nothing_else_changes(
 ) -> None:
     shell = ["sh", "-c", switch("production")]
     subprocess.run(shell, cwd=tree.folder, env=tree.env, check=True, timeout=PATIENCE_S)
-    before = objects(cluster)
+    kinds = calm_kinds(cluster)
+    before = objects(cluster, kinds)
     running = tree.start("report", "--until", "benchmark")
     while running.poll() is None:
-        meanwhile = objects(cluster)
+        meanwhile = objects(cluster, kinds)
         assert names_of_others(meanwhile) == names_of_others(before)
         time.sleep(1.0)
     output, _ = running.communicate()
@@ -159,7 +164,8 @@ def test_overlays_that_kubectl_switches_are_measured_and_nothing_else_changes(
         assert run["levels"][0]["status"] == "ok"
         served_from = "tier" if arm == "native-offload" else "device"
         assert run["answers"]["served_from"] == served_from
-    after = objects(cluster)
+    assert calm_kinds(cluster) == kinds
+    after = objects(cluster, kinds)
     assert names_of_others(after) == names_of_others(before)
     for key in names_of_others(before):
         assert after[key] == before[key]

@@ -5,6 +5,7 @@ stand-ins of the fault tests unless a test asks for the real ones.
 """
 
 import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -27,7 +28,7 @@ from tests.support.paths import SHIMS
 from tests.support.testbed import Testbed, listed_kinds, own_testbed
 
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.kinds import POD, Document
+from kveval.engines.kubernetes.api.kinds import POD, Document, Kind
 from kveval.engines.kubernetes.api.names import selector
 
 SCENARIO = "no-offload"
@@ -106,9 +107,15 @@ class Cluster:
     testbed: Testbed
     shims: Path
 
-    @property
+    @functools.cached_property
     def api(self) -> Api:
         return self.testbed.api()
+
+    @functools.cached_property
+    def _labelled_kinds(self) -> list[Kind]:
+        """The kinds of which we could have objects: what is listed again and again until none is left."""
+        others = ("Event", "Endpoints", "EndpointSlice", "ComponentStatus")
+        return [kind for kind in listed_kinds(self.api) if kind.kind not in others]
 
     def fault(self, name: str | None) -> None:
         """Have the stand-in for GuideLLM go wrong from its next start on; None: no more."""
@@ -119,19 +126,11 @@ class Cluster:
 
     def ours(self) -> list[str]:
         """Everything that bears our label, of every kind and in every namespace."""
-        api, names = self.api, []
-        for kind in listed_kinds(api):
-            if kind.kind not in (
-                "Event",
-                "Endpoints",
-                "EndpointSlice",
-                "ComponentStatus",
-            ):
-                listed = api.list(kind, selector=selector())
-                names += [
-                    f"{kind.kind} {document['metadata']['name']}" for document in listed
-                ]
-        return names
+        return [
+            f"{kind.kind} {document['metadata']['name']}"
+            for kind in self._labelled_kinds
+            for document in self.api.list(kind, selector=selector())
+        ]
 
     def gone(self, limit_s: float = 60.0) -> list[str]:
         """What bears our label still after at most `limit_s`."""
@@ -208,9 +207,9 @@ def stand_in_cluster(
         shutil.rmtree(shims, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A test cluster of stand-ins, for all tests that leave it as it was; it grants nothing that is not given."""
+    """A test cluster of stand-ins, for a module's tests, which leave it as it was; it grants nothing that is not given."""
     with stand_in_cluster(tmp_path_factory.mktemp("cluster") / "state") as running:
         yield running
 
