@@ -24,6 +24,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.fixture(scope="module")
+def adopted(folder: Path) -> tuple[list[str], str]:
+    """The runs of a cell, asked for by path, and what snakemake said while it adopted them."""
+    pointers = [f"{CELL}/run-{run}/measurement.json" for run in (1, 2, 3)]
+    code, output = snakemake(folder, *pointers)
+    assert code == 0, output
+    return pointers, output
+
+
 def snakemake(folder: Path, *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
         ["snakemake", "--cores", "2", *arguments],
@@ -56,26 +65,24 @@ def test_a_target_that_is_a_command_now_names_it_and_ends_with_2(
 
 
 def test_a_cell_asked_for_by_path_counts_its_own_runs_and_is_named_at_the_end(
-    folder: Path,
+    folder: Path, adopted: tuple[list[str], str]
 ) -> None:
-    pointers = [f"{CELL}/run-{run}/measurement.json" for run in (1, 2, 3)]
-    code, output = snakemake(folder, *pointers)
-    assert code == 0, output
+    pointers, output = adopted
     assert [line.split()[1] for line in output.splitlines() if ADOPTED in line] == [
         "[1/3]",
         "[2/3]",
         "[3/3]",
     ]
     assert last_words(output).split() == pointers
-    code, output = snakemake(folder, *pointers)
+    output = snakemake(folder, *pointers)[1]
     assert "Nothing to be done" in output
     assert last_words(output).split() == pointers
 
 
-def test_snakemake_itself_says_little_and_its_log_file_all(folder: Path) -> None:
-    pointers = [f"{CELL}/run-{run}/measurement.json" for run in (1, 2, 3)]
-    code, output = snakemake(folder, *pointers, "--forcerun", "benchmark")
-    assert code == 0, output
+def test_snakemake_itself_says_little_and_its_log_file_all(
+    adopted: tuple[list[str], str],
+) -> None:
+    output = adopted[1]
     lines = output.removesuffix(last_words(output)).splitlines()
     own = [line for line in lines if not re.match(r"\d\d:\d\d:\d\d ", line)]
     assert len(own) <= 10, own
