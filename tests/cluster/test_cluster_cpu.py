@@ -13,7 +13,7 @@ import yaml
 from tests.support.cluster_chain import CAMPAIGN as STAND_INS
 from tests.support.cluster_chain import Cluster, needs_cluster, stand_in_cluster
 from tests.support.config_files import CONFIG
-from tests.support.fault_chain import merged
+from tests.support.fault_chain import merged, without_figures
 from tests.support.tree import Tree
 
 from kveval.campaign.inheritance import with_site
@@ -55,6 +55,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 def tree(tmp_path: Path, nodes: Cluster) -> Tree:
     made = Tree(tmp_path / "repository", SHORT, lock=tmp_path / "lock")
+    without_figures(made.folder)
     (made.folder / "ours.yaml").write_text(yaml.safe_dump(SITE))
     made.env["KUBECONFIG"] = str(nodes.testbed.kubeconfig)
     return made

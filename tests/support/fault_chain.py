@@ -98,6 +98,12 @@ def workflow_copy(folder: Path) -> Path:
     return copy_parts(folder, PARTS)
 
 
+def without_figures(folder: Path) -> Path:
+    """Have a copy of the workflow draw no figures, which is most of what a report costs; return the copy."""
+    shutil.copy2(STAND_INS / "plot_family.py", folder / "scripts")
+    return folder
+
+
 def stand_in_environment(folder: Path) -> Path:
     """Make a server environment whose `python -m vllm...` and `guidellm` are the stand-ins."""
     binaries = folder / "bin"

@@ -13,6 +13,7 @@ from tests.support.fault_chain import (
     merged,
     needs_pcp,
     stand_in_environment,
+    without_figures,
 )
 from tests.support.paths import REPOSITORY
 from tests.support.report_text import whole_report
@@ -61,6 +62,7 @@ def tree(tmp_path: Path, own: Path) -> Iterator[Tree]:
         },
     )
     made = Tree(tmp_path / "repository", campaign, lock=tmp_path / "lock")
+    without_figures(made.folder)
     yield made
     assert made.left() == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.support.command import kveval
-from tests.support.fault_chain import ADOPTED, workflow_copy
+from tests.support.fault_chain import ADOPTED, without_figures, workflow_copy
 from tests.support.report_text import whole_report
 from tests.support.stored_campaign import CAMPAIGN, fill_store, write_campaign
 
@@ -25,9 +25,11 @@ OTHERS = """
 configfile: "theirs.yaml"
 
 rule theirs:
-    input: "results/campaigns/stored/analysis/comparison.csv"
+    input:
+        "results/campaigns/stored/Qwen3-0.6B/no-offload/0/peak.csv",
+        "results/campaigns/stored/Qwen3-0.6B/native-offload/500/run-1/measurement.json",
     output: "theirs.txt"
-    shell: "wc -l {input} > {output}"
+    shell: "wc -l {input[0]} > {output}"
 
 module offload:
     snakefile: "../repository/Snakefile"
@@ -55,7 +57,7 @@ def snakemake(folder: Path, *arguments: str) -> str:
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = workflow_copy(tmp_path_factory.mktemp("elsewhere") / "repository")
     write_campaign(folder, LEVELS)
-    return folder
+    return without_figures(folder)
 
 
 def other(repository: Path, name: str, scratch: Path) -> Path:
