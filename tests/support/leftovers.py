@@ -59,6 +59,10 @@ class Trace:
                 self._processes[process] = " ".join(process.cmdline()) or process.name()
         self._segments |= mapped_by(process.pid for process in processes)
 
+    def follows(self) -> bool:
+        """Tell whether it still looks."""
+        return self._thread.is_alive()
+
     def end(self) -> None:
         """Stop following."""
         self._over.set()
