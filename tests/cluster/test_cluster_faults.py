@@ -3,7 +3,7 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -351,12 +351,6 @@ def test_a_deployment_that_is_not_there_or_goes(
 
 
 # --- an API server that goes away
-
-
-@pytest.fixture(scope="module")
-def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Testbed]:
-    with own_testbed(tmp_path_factory.mktemp("testbed") / "run") as made:
-        yield made
 
 
 def restarted(testbed: Testbed, after_s: float, away_s: float) -> threading.Thread:

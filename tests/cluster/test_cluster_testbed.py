@@ -195,12 +195,14 @@ def test_a_hundred_mebibytes_arrive_whole_though_the_connection_is_cut_twice(
     cluster_api: Api,
     namespace: str,
     pod: str,
+    kubeconfig: Path,
     tmp_path: Path,
     record_property: Callable[[str, object], None],
 ) -> None:
     expected = made_file(cluster_api, namespace, pod, 100 * MEBI)
     here = tmp_path / "big.bin"
-    with through_proxy(cluster_api, tmp_path, 30 * MEBI, 40 * MEBI) as (api, proxy):
+    cuts = (30 * MEBI, 40 * MEBI)
+    with through_proxy(cluster_api, kubeconfig, tmp_path, *cuts) as (api, proxy):
         began = time.monotonic()
         found = collect(api, namespace, pod, "main", "/results/big.bin", here)
         seconds = time.monotonic() - began
@@ -232,10 +234,10 @@ class Dropped:
 
 
 def test_a_killed_websocket_costs_nothing_but_time(
-    cluster_api: Api, namespace: str, pod: str, tmp_path: Path
+    cluster_api: Api, namespace: str, pod: str, kubeconfig: Path, tmp_path: Path
 ) -> None:
     expected = made_file(cluster_api, namespace, pod, 12 * MEBI + 5)
-    api = Api.connect(outage_s=30.0)
+    api = Api.connect(kubeconfig, outage_s=30.0)
     start, counts = api.transport.command, iter([10**9, 20, 1, 30])
 
     def command(path: str, query: Query, timeout_s: float) -> Frames:

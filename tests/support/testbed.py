@@ -1,7 +1,8 @@
 """A disposable Kubernetes API server for tests: a real control plane whose node runs pods as processes of this machine.
 
-KUBECONFIG names a running one; KVEVAL_TESTBED the folder with its start.sh and stop.sh, for tests that need one of
-their own, to break it or to give it other rights. Tests never touch a cluster without the stand-in node `fake-0`.
+KVEVAL_TESTBED is the folder with its start.sh and stop.sh, by which each module of tests has one of its own. It ends with
+them: each takes up to a tenth of a core while it has nothing to do. Tests of the client alone take a running one, where
+KUBECONFIG names it, and never touch a cluster without the stand-in node `fake-0`.
 
     KVEVAL_TESTBED=... PYTHONPATH=.:scripts python -m tests.support.testbed "FLAGS OF ITS NODE" COMMAND...
 
@@ -30,6 +31,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.support.paths import SHIMS
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
@@ -38,15 +40,30 @@ from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 
 STAND_IN_NODE = "fake-0"
 _START_S = 300.0
+# Of tests nobody's requests have to wait for others', and fewer collections of garbage make up for the memory.
+_CHEAPER = {"GOGC": "400"}
+_CHEAPER_API_SERVER = "--enable-priority-and-fairness=false"
 
 
-@pytest.fixture(scope="session")
-def cluster_api() -> Api:
-    """The API of the testbed that KUBECONFIG names."""
-    if not os.environ.get("KUBECONFIG"):
-        pytest.skip("no KUBECONFIG of a running testbed")
+@pytest.fixture(scope="module")
+def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Testbed"]:
+    """A control plane of a module of tests, which may break it."""
+    flags = (
+        f"--default-mode exec --job-mode exec --shim {shlex.quote(str(SHIMS / 'bin'))}"
+    )
+    with own_testbed(tmp_path_factory.mktemp("testbed") / "run", flags) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def kubeconfig(request: pytest.FixtureRequest) -> Path:
+    """What leads to a testbed that no test breaks: the one that KUBECONFIG names, or the module's own."""
+    named = os.environ.get("KUBECONFIG")
+    if not named:
+        own: Testbed = request.getfixturevalue("testbed")
+        return own.kubeconfig
     try:
-        api = Api.connect(outage_s=0.0)
+        api = Api.connect(named, outage_s=0.0)
         node = api.read(NODE, STAND_IN_NODE)
     except ClusterError as error:
         pytest.skip(f"the testbed of KUBECONFIG does not answer: {error}")
@@ -54,7 +71,13 @@ def cluster_api() -> Api:
         pytest.skip(
             f"KUBECONFIG names a cluster without the testbed's node {STAND_IN_NODE}: tests leave it alone"
         )
-    return Api.connect(outage_s=60.0)
+    return Path(named)
+
+
+@pytest.fixture(scope="module")
+def cluster_api(kubeconfig: Path) -> Api:
+    """The API of a testbed that no test breaks."""
+    return Api.connect(kubeconfig, outage_s=60.0)
 
 
 @pytest.fixture
@@ -301,9 +324,12 @@ def own_testbed(
         name: free_pair()
         for name in ("PORT", "ETCD_PORT", "KUBELET_PORT", "SCHED_PORT")
     }
+    api_server = f"{_CHEAPER_API_SERVER} {env.get('APISERVER_FLAGS', '')}"
     env = {
         **os.environ,
+        **_CHEAPER,
         **env,
+        "APISERVER_FLAGS": api_server,
         "FAKELET_FLAGS": flags,
         "AUTHZ": authz,
         "NODES": nodes,
@@ -445,14 +471,15 @@ class CuttingProxy:
 
 @contextlib.contextmanager
 def through_proxy(
-    api: Api, folder: Path, *cuts: int
+    api: Api, kubeconfig: Path, folder: Path, *cuts: int
 ) -> Iterator[tuple[Api, CuttingProxy]]:
-    """Offer the same cluster through a proxy that cuts connections."""
+    """Offer the cluster of `api`, to which `kubeconfig` leads, through a proxy that cuts connections."""
     port = int(api.server.rpartition(":")[2])
     proxy = CuttingProxy(port, *cuts)
-    source = Path(os.environ["KUBECONFIG"])
     config = re.sub(
-        rf"127\.0\.0\.1:{port}\b", f"127.0.0.1:{proxy.port}", source.read_text()
+        rf"127\.0\.0\.1:{port}\b",
+        f"127.0.0.1:{proxy.port}",
+        kubeconfig.read_text(),
     )
     path = folder / "kubeconfig-through-proxy"
     path.write_text(config)
