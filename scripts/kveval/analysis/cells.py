@@ -79,6 +79,11 @@ def parse_runs(joined: Any) -> list[int]:
     return [int(run) for run in parse_names(joined)]
 
 
+_KEPT_COLUMNS = [*CELL_COLUMNS, "baseline", "metric"] + [
+    f"{side}{name}" for side in ("", "baseline_") for name in ("runs_kept", "mean")
+]
+
+
 @dataclass(frozen=True)
 class KeptRuns:
     """The runs of a cell that a comparison rests on, and the geometric mean of its metric over them."""
@@ -87,23 +92,49 @@ class KeptRuns:
     mean: float = math.nan
 
 
-def kept_runs(comparison: pd.DataFrame, cell: Cell, metric: str) -> KeptRuns:
-    """Return the runs of a cell that its comparison with its baseline rests on; of a baseline, those with its arms.
+class KeptRunsOfCells(dict[tuple[Cell, str], KeptRuns]):
+    """(cell, metric) -> the runs that its comparison rests on; none of those that were not compared."""
 
-    If arms are compared with different runs of their baseline: those that most of them are compared with. No runs where
-    a cell was not compared.
-    """
-    if "runs_kept" not in comparison:
+    def __missing__(self, key: tuple[Cell, str]) -> KeptRuns:
         return KeptRuns()
-    of_metric = comparison[comparison["metric"] == metric]
-    rows, side = rows_of(of_metric, cell), ""
-    if rows.empty:
-        rows, side = of_metric[of_metric["baseline"] == cell.path], "baseline_"
-    means_by_runs: dict[tuple[tuple[int, ...], str], list[float]] = {}
-    for joined, mean in zip(rows[f"{side}runs_kept"], rows[f"{side}mean"], strict=True):
-        if runs := tuple(parse_runs(joined)):
-            # Of the same runs, a baseline may have been compared at several levels.
-            means_by_runs.setdefault((runs, f"{mean:.9g}"), []).append(float(mean))
+
+
+def kept_runs(comparison: pd.DataFrame) -> KeptRunsOfCells:
+    """Return the runs of each cell that its comparison with its baseline rests on; of a baseline, those with its arms.
+
+    If arms are compared with different runs of their baseline: those that most of them are compared with.
+    """
+    kept = KeptRunsOfCells()
+    if "runs_kept" not in comparison:
+        return kept
+    as_arm: _MeansByCell = {}
+    as_baseline: _MeansByCell = {}
+    for row in comparison[_KEPT_COLUMNS].to_dict("records"):
+        _note_kept(as_arm, Cell.from_row(row), row, "")
+        baseline = baseline_of(row)
+        if baseline is not None:
+            _note_kept(as_baseline, baseline, row, "baseline_")
+    for key, means_by_runs in (as_baseline | as_arm).items():
+        kept[key] = _most_kept(means_by_runs)
+    return kept
+
+
+_MeansByRuns = dict[tuple[tuple[int, ...], str], list[float]]
+_MeansByCell = dict[tuple[Cell, str], _MeansByRuns]
+
+
+def _note_kept(
+    means: _MeansByCell, cell: Cell, row: Mapping[Any, Any], side: str
+) -> None:
+    """Note the runs of a cell on one side of a comparison, and their mean."""
+    means_by_runs = means.setdefault((cell, row["metric"]), {})
+    mean = row[f"{side}mean"]
+    if runs := tuple(parse_runs(row[f"{side}runs_kept"])):
+        # Of the same runs, a baseline may have been compared at several levels.
+        means_by_runs.setdefault((runs, f"{mean:.9g}"), []).append(float(mean))
+
+
+def _most_kept(means_by_runs: _MeansByRuns) -> KeptRuns:
     if not means_by_runs:
         return KeptRuns()
     most = max(means_by_runs, key=lambda key: (len(means_by_runs[key]), len(key[0])))

@@ -105,17 +105,15 @@ def costs(
         )
     throughput = comparison[comparison["metric"] == THROUGHPUT]
     compared = {Cell.from_row(row): row for row in throughput.to_dict("records")}
+    kept = kept_runs(throughput[throughput["verdict"].isin(VERDICTS)])
     rows = []
     for cell, of_cell in tables_by_cell(levels).items():
         level = common_level(comparison, peaks, cell.model)
         sound = of_cell[
             (of_cell["level"] == level) & (of_cell["checks_failed"].fillna("") == "")
         ]
-        kept = kept_runs(
-            throughput[throughput["verdict"].isin(VERDICTS)], cell, THROUGHPUT
-        )
-        if kept.runs:
-            sound = sound[sound["run"].isin(kept.runs)]
+        if of_verdict := kept[cell, THROUGHPUT].runs:
+            sound = sound[sound["run"].isin(of_verdict)]
         row = {**cell.row, "level": level}
         if cell in took:
             row |= _costs(sound, took[cell], prices) | _against(

@@ -82,6 +82,14 @@ COLUMNS = (
     *("percent_of_prompts", "percent_of_offered", "source", "excess_points"),
     *("leak", "facts"),
 )
+# Of complete_metrics.csv, which has some hundred columns, and of which every cell takes its rows.
+_LEVEL_COLUMNS = (
+    *(*CELL_COLUMNS, "run", "level", "device_tokens", "concurrency_mean"),
+    *("request_prompt_tokens", "ttft_ms_mean", "e2e_ms_mean"),
+    *("predicted_prompt_tokens", "predicted_offered_ratio", "predicted_pooled_ratio"),
+    *("predicted_ratio_high", "predicted_device_ratio", "predicted_tier_blocks"),
+    *("predicted_curve", "predicted_not"),
+)
 # The share of the lost tokens that a larger tier is to serve.
 _RECOVERED = 0.9
 # Percent: throughput that rose by less hardly rose; a part of the time that is larger is nearly all of it.
@@ -297,6 +305,7 @@ def waterfall(
     by_cell: dict[Cell, list[Run]] = {}
     for run in runs:
         by_cell.setdefault(run.cell, []).append(run)
+    levels = levels[[name for name in _LEVEL_COLUMNS if name in levels]]
     for cell, of_cell in by_cell.items():
         level = common_level(comparison, peaks, cell.model)
         of_level = [

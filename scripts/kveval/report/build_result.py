@@ -8,7 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, kept_runs, parse_runs, rows_of
+from kveval.analysis.cells import (
+    THROUGHPUT,
+    KeptRunsOfCells,
+    kept_runs,
+    parse_runs,
+    rows_of,
+)
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.one_request import one_request_times
 from kveval.analysis.statistics.exclusions import is_active
@@ -93,6 +99,7 @@ def _without_answer(
     empty: Mapping[str, str],
 ) -> CampaignResult:
     versions = sorted(versions_by_tool(measured.runs).items())
+    kept_means = _kept_means(kept_runs(measured.comparison))
     return CampaignResult(
         answer=_NOT_ANSWERED,
         campaign=ReportedCampaign.model_validate(plan, from_attributes=True),
@@ -107,7 +114,10 @@ def _without_answer(
         common_levels={
             model: measured.common_level(model) for model in plan.models_by_size
         },
-        cells=[_cell(plan, measured, cell) for cell in plan.ordered_cells],
+        cells=[
+            _cell(plan, measured, cell, kept_means.get(cell, {}))
+            for cell in plan.ordered_cells
+        ],
         comparisons=comparison_results(plan, measured),
         peak_comparisons=[
             _comparison(plan, row)
@@ -200,7 +210,12 @@ def _figures(
     return parts
 
 
-def _cell(plan: ReportPlan, measured: Measured, cell: Cell) -> ReportedCell:
+def _cell(
+    plan: ReportPlan,
+    measured: Measured,
+    cell: Cell,
+    kept_means: dict[str, ReportedMean],
+) -> ReportedCell:
     runs, peaks = measured.runs_of(cell), rows_of(measured.peaks, cell)
     tiers = tiers_of(runs[0]) if runs else None
     working_set = tiers.working_set if tiers else {}
@@ -212,7 +227,7 @@ def _cell(plan: ReportPlan, measured: Measured, cell: Cell) -> ReportedCell:
         runs_requested=plan.runs_of(cell),
         peak=None if peak is None else _peak(plan, peak),
         missing=measured.why_missing(cell) if peak is None else None,
-        kept_means=_kept_means(measured.comparison, cell),
+        kept_means=kept_means,
         device_cache_tokens=tiers.device if tiers else None,
         cpu_tier_tokens=tiers.cpu if tiers else None,
         cpu_tier_bytes=size.size_bytes if size else None,
@@ -234,17 +249,14 @@ def _tier_activity(activity: pd.DataFrame) -> dict[str, dict[str, float | None]]
     return means
 
 
-def _kept_means(comparison: pd.DataFrame, cell: Cell) -> dict[str, ReportedMean]:
-    """Metric -> the runs that a cell's comparisons with baselines rest on; without the metrics that have none."""
-    kept = {
-        metric: kept_runs(comparison, cell, metric)
-        for metric in comparison["metric"].unique()
-    }
-    return {
-        metric: ReportedMean(runs=[*of_metric.runs], mean=of_metric.mean)
-        for metric, of_metric in kept.items()
-        if of_metric.runs
-    }
+def _kept_means(kept: KeptRunsOfCells) -> dict[Cell, dict[str, ReportedMean]]:
+    """Cell -> metric -> the runs that its comparisons with baselines rest on; without the metrics that have none."""
+    means: dict[Cell, dict[str, ReportedMean]] = {}
+    for (cell, metric), of_metric in kept.items():
+        if of_metric.runs:
+            mean = ReportedMean(runs=[*of_metric.runs], mean=of_metric.mean)
+            means.setdefault(cell, {})[metric] = mean
+    return means
 
 
 def _peak(plan: ReportPlan, peak: pd.Series[Any]) -> Peak:

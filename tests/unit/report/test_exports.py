@@ -115,7 +115,7 @@ def test_what_a_cell_was_asked_for_and_what_its_comparisons_keep_is_in_it(
         dataclasses.replace(measured, contrasts=pair),
     )
     assert {cell.cell: cell.runs_requested for cell in result.cells}[plan.cells[0]] == 5
-    kept = kept_runs(measured.comparison, CELL, THROUGHPUT)
+    kept = kept_runs(measured.comparison)[CELL, THROUGHPUT]
     in_result = result.by_cell[CELL].kept_means[THROUGHPUT]
     assert (tuple(in_result.runs), in_result.mean) == (kept.runs, kept.mean)
     assert result.by_cell[CELL].peak.active is True

@@ -227,7 +227,7 @@ def test_a_token_costs_what_the_runs_behind_the_verdict_say() -> None:
     levels.loc[idle, "exercised"] = False
     levels.loc[idle, THROUGHPUT] /= 3
     comparison = comparison_table(levels)
-    kept = kept_runs(comparison, ARM, THROUGHPUT)
+    kept = kept_runs(comparison)[ARM, THROUGHPUT]
     assert kept.runs == (1, 2, 3)
     table = costs(
         levels, measured.peaks, comparison, measured.runs, {"host_hour_usd": 3.6}
@@ -243,6 +243,6 @@ def test_the_runs_survive_the_file(tmp_path: Path) -> None:
     assert list(again["runs_kept"]) == list(one["runs_kept"])
     single = one.assign(runs_kept="3", baseline_runs_kept="3")
     single.to_csv(tmp_path / "comparison.csv", index=False)
-    assert kept_runs(read_table(tmp_path / "comparison.csv"), ARM, THROUGHPUT).runs == (
+    assert kept_runs(read_table(tmp_path / "comparison.csv"))[ARM, THROUGHPUT].runs == (
         3,
     )

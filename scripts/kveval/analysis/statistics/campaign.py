@@ -39,6 +39,7 @@ from kveval.analysis.statistics.pairing import (
     CellRows,
     PairedRuns,
     Pairing,
+    Row,
     absent_runs,
     pair_runs,
     run_spans,
@@ -94,9 +95,7 @@ class CampaignCells:
             object
         )
         self._tables = tables_by_cell(needed)
-        self.rows: dict[Cell, CellRows] = {
-            cell: _by_run_and_level(table) for cell, table in self._tables.items()
-        }
+        self.rows = _rows_of_cells(needed)
         self.models = list(dict.fromkeys(cell.model for cell in self._tables))
         self._spans = {
             cell: run_spans(rows.values()) for cell, rows in self.rows.items()
@@ -320,9 +319,10 @@ class CampaignCells:
         return peak or OwnPeak(None, {})
 
 
-def _by_run_and_level(table: pd.DataFrame) -> CellRows:
-    rows = {}
+def _rows_of_cells(table: pd.DataFrame) -> Mapping[Cell, CellRows]:
+    rows: dict[Cell, dict[tuple[int, int], Row]] = {}
     for record in table.to_dict("records"):
         row = {str(name): value for name, value in record.items()}
-        rows[int(row["run"]), int(row["level"])] = row
+        of_cell = rows.setdefault(Cell.from_row(row), {})
+        of_cell[int(row["run"]), int(row["level"])] = row
     return rows

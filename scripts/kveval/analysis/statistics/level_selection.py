@@ -32,12 +32,14 @@ def log_table(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     A run that failed at a level is left out, so that its failure does not move the choice to another level. Where that
     would leave out more than a quarter of the runs, a level that any run lacks is left out instead.
     """
-    values = rows[metric].astype(float)
-    measured = rows[(values > 0) & np.isfinite(values)]
-    runs, at_run = np.unique(measured["run"], return_inverse=True)
-    levels, at_level = np.unique(measured["level"], return_inverse=True)
+    values = rows[metric].to_numpy(dtype=np.float64)
+    measured = (values > 0) & np.isfinite(values)
+    runs, at_run = np.unique(rows["run"].to_numpy()[measured], return_inverse=True)
+    levels, at_level = np.unique(
+        rows["level"].to_numpy()[measured], return_inverse=True
+    )
     table = np.full((len(runs), len(levels)), np.nan)
-    table[at_run, at_level] = np.log(measured[metric].to_numpy(dtype=np.float64))
+    table[at_run, at_level] = np.log(values[measured])
     lacking = np.isnan(table)
     known = (
         lacking.mean(axis=0) <= MOST_FAILED if len(runs) else np.zeros(0, dtype=bool)

@@ -105,11 +105,12 @@ def _compared(
     """Whether the comparisons of a metric at a level rest on each of `rows`; on all of a cell that was not compared."""
     table = data.comparison[data.comparison["level"] == level]
     cells = list(map(Cell.from_row, rows.to_dict("records")))
-    kept = {cell: kept_runs(table, cell, metric).runs for cell in dict.fromkeys(cells)}
+    kept = kept_runs(table)
+    of_rows = [kept[cell, metric].runs for cell in cells]
     return np.array(
         [
-            not kept[cell] or run in kept[cell]
-            for cell, run in zip(cells, rows["run"], strict=True)
+            not runs or run in runs
+            for runs, run in zip(of_rows, rows["run"], strict=True)
         ],
         bool,
     )

@@ -60,7 +60,7 @@ def goodput_table(
             beside or goodput_text(at[GOODPUT]),
             numerals.mean_of(list(shares), most_decimals=1) if len(shares) else "",
         ]
-        best = kept_runs(measured.peak_comparison, cell, GOODPUT).mean
+        best = kept_runs(measured.peak_comparison)[cell, GOODPUT].mean
         row += _verdict(plan, measured.all_comparisons, cell)
         row.append(_best(result, cell, best))
         rows.append(
@@ -137,7 +137,7 @@ def _kept(
 
     That is the geometric mean over the runs that the change rests on.
     """
-    return _rounded(kept_runs(table, cell, GOODPUT).mean, list(at[GOODPUT]))
+    return _rounded(kept_runs(table)[cell, GOODPUT].mean, list(at[GOODPUT]))
 
 
 def _rounded(mean: float | None, values: Sequence[float]) -> numerals.NumberText | None:
