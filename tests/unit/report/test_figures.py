@@ -37,6 +37,7 @@ from kveval.report.figures.names import (
     figures_of,
     find_figure,
 )
+from kveval.report.html.page import data_uri
 from kveval.report.report import write_report
 
 MODELS = ("Qwen3-0.6B", "Qwen3-14B")
@@ -522,6 +523,15 @@ def test_shares_of_the_tiers_are_of_all_prompt_tokens(
     lost = [0, 0, 100 - served - new, new] if counted else [100 - served]
     assert widths == pytest.approx([device.mean(), behind, 0, *lost], abs=1e-9)
     assert "store behind it" not in texts(draw("hit_rates_by_tier", data))
+
+
+def test_a_drawing_of_shares_is_small_enough_for_the_page(
+    data: FigureData, tmp_path: Path
+) -> None:
+    write_figure("hit_rates_by_tier", data, [tmp_path / "hit_rates_by_tier.svg"])
+    uri = data_uri(tmp_path / "hit_rates_by_tier.png")
+    assert uri.startswith("data:image/svg+xml")
+    assert len(uri) < 90_000
 
 
 def test_comparisons_of_arms_with_each_other_stay_out_of_the_effect_plot(

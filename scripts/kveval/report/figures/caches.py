@@ -38,17 +38,17 @@ from kveval.report.figures.axes import (
 )
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
-# What became of a prompt token; hatched, to be distinguishable without colour. After those that were served, the stages
-# at which others were lost, the last one first.
+# What became of a prompt token; hatched, to be distinguishable without colour, by straight lines: a pattern of dots makes
+# a drawing ten times as large. After those that were served, the stages at which others were lost, the last one first.
 _SOURCES: dict[str, dict[str, Any]] = {
     "device cache": {"facecolor": _DEVICE},
     "CPU tier": {"facecolor": "#E69F00", "hatch": "///"},
-    "store behind it": {"facecolor": "#009E73", "hatch": "..."},
+    "store behind it": {"facecolor": "#009E73", "hatch": "|||"},
 }
 _LOST: dict[str, dict[str, Any]] = {
     "found, not delivered": {"facecolor": "#333333", "hatch": "+++"},
     "held, not found": {"facecolor": "#D55E00", "hatch": "xxx"},
-    "held by another server": {"facecolor": "#CC79A7", "hatch": "ooo"},
+    "held by another server": {"facecolor": "#CC79A7", "hatch": "---"},
     "came before, not held": {"facecolor": "#A6A6A6", "hatch": "\\\\\\"},
     "new": {"facecolor": "#EDEDED"},
 }
