@@ -28,6 +28,19 @@ WIDE = Table(
     [f"column {number} of a wide table" for number in range(8)],
     [["some words in a cell"] * 8] * 2,
 )
+# The verdicts on throughput and on the time to the first token.
+VERDICTS = Table(
+    ["arm", "runs", *["tok/s", "change, % of no-offload (95 %)", "verdict"] * 2],
+    [
+        [
+            "native-offload 10K",
+            "3",
+            *["1,900", "+658 % (+120 to more than +1,000)", "cannot tell yet, idle"]
+            * 2,
+        ]
+    ],
+    frozenset({1, 2, 3, 5, 6}),
+)
 MODES = ({}, {"dark": True}, {"width": 390, "height": 844}, {"scripts": False})
 
 
@@ -46,7 +59,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 Picture("twice", "figures/twice.svg", "Drawn twice", "For screens."),
                 Code("x" * 300),
             ],
-        )
+        ),
+        Section("Verdicts", [VERDICTS]),
     ]
     front = [
         Paragraph("A note.", note=True),
@@ -81,6 +95,7 @@ def test_it_asks_for_nothing_and_nothing_complains(
     ) == [
         "A campaign",
         "Results",
+        "Verdicts",
     ]
     assert browser.value("document.querySelector('figure img').naturalWidth") == 900
     # Wide tables, figures and command lines scroll in boxes of their own.
@@ -103,6 +118,28 @@ def test_a_figure_that_is_drawn_for_narrow_screens_is_never_cut(
     title = "document.querySelector('#figure-twice p.narrow')"
     assert browser.value(f"{title}.textContent") == "Drawn twice"
     assert browser.value(f"{title}.checkVisibility()") == (width <= 640)
+
+
+@pytest.mark.parametrize("width", [800, 1100, 1400])
+def test_the_last_column_of_a_table_of_verdicts_is_in_view(
+    browser: Page, file: Path, width: int
+) -> None:
+    browser.open(file, width=width)
+    box = "document.querySelector('#verdicts .scroll')"
+    assert browser.value(f"{box}.scrollWidth <= {box}.clientWidth")
+
+
+def test_a_dark_figure_has_the_ground_of_its_box(browser: Page, file: Path) -> None:
+    """The page darkens drawings, which have a white ground, by a filter."""
+    browser.open(file, dark=True)
+    image = "getComputedStyle(document.querySelector('#figure-drawing img'))"
+    inverted = browser.value(
+        f"Number({image}.filter.match(/invert\\(([\\d.]+)\\)/)[1])"
+    )
+    grey = round(255 * (1 - inverted))
+    box = "getComputedStyle(document.querySelector('#figure-drawing .scroll'))"
+    ground = browser.value(f"{box}.backgroundColor")
+    assert ground == f"rgb({grey}, {grey}, {grey})"
 
 
 def test_what_is_loaded_from_elsewhere_or_breaks_would_be_seen(
