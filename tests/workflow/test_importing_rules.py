@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.fault_chain import without_figures
 from tests.support.guidellm_reports import START, Story
 from tests.support.import_sheets import Row, correct
 from tests.support.paths import copy_parts
@@ -39,7 +40,7 @@ RESULTS = Path("results/campaigns/old-results")
 def workflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the workflow with a tree of three repetitions, a damaged and an unknown result."""
     folder: Path = tmp_path_factory.mktemp("imports") / "repository"
-    copy_parts(folder, PARTS)
+    without_figures(copy_parts(folder, PARTS))
     write_campaign_tree(folder / "tree", runs=3, rates=(4, 8))
     damaged = write_level(
         folder / "tree" / "repetition-1",

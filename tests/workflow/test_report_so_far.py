@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.support.fault_chain import workflow_copy
+from tests.support.fault_chain import without_figures, workflow_copy
 from tests.support.job_status import leave_status
 from tests.support.report_text import whole_report
 from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
@@ -141,6 +141,7 @@ def test_a_measurement_that_runs_is_named_as_running(
 def test_damaged_runs_and_cells_without_a_peak_do_not_keep_the_others_out(
     workflow: Path, results: Path
 ) -> None:
+    without_figures(workflow)
     pointer = results / LACKING / "run-2" / "measurement.json"
     place = workflow / re.findall(r'"path": "([^"]+)"', pointer.read_text())[0]
     description = place / "run.json"
