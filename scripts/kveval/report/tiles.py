@@ -1,4 +1,4 @@
-"""The answer at a glance: what the best arm gains, how soon it answers, how large its tier is, and what was checked.
+"""The answer at a glance: what the best arm gains, how soon it answers, how large its tier is, what was sent and checked.
 
 Of one model as tiles, of several as a table with a row for each.
 """
@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from kveval.analysis.statistics import verdict_words as words
 from kveval.host.findings import pluralize
+from kveval.load.workload import workload_of
 from kveval.report.best_arm import (
     answer_comparisons,
     best_of,
@@ -18,6 +19,7 @@ from kveval.report.best_arm import (
 )
 from kveval.report.data.campaign import StyledText, Table
 from kveval.report.data.comparisons import effect_text, gain_text, qualifier
+from kveval.report.data.level_units import load_in_few_words
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.vocabulary import verdict_text
 from kveval.report.result.check_counts import check_counts
@@ -27,6 +29,7 @@ from kveval.report.tables.results import values_text
 
 _UNITS = {"throughput_tok_s": "output tok/s"}
 _NONE_BETTER = "no arm is better"
+_AS_GOOD = "the smallest measured that is as good as the best"
 
 
 def at_a_glance(result: CampaignResult) -> Iterator[Block]:
@@ -56,7 +59,7 @@ def model_tiles(result: CampaignResult) -> tuple[Tile, ...]:
 def models_table(result: CampaignResult) -> Table:
     """Return a row per model: its best arm, what that gains, its TTFT before and after, and the tier that is needed."""
     header = ["model", "best arm", "gain (95 %)", "median TTFT, ms: before to after"]
-    header += ["tier needed, computed", "tier, as measured"]
+    header += ["tier needed, computed", f"tier, {_AS_GOOD}"]
     compared = answer_comparisons(result)
     body = []
     for model in result.common_levels:
@@ -80,7 +83,7 @@ def models_table(result: CampaignResult) -> Table:
 
 
 def validity_sentence(result: CampaignResult) -> str:
-    """Return how many runs there are, and what their checks found, in one sentence."""
+    """Return how many runs there are, of which load, and what their checks found, in one sentence."""
     tile = _validity(result)
     return f"**{tile.value}**: {'; '.join(tile.lines)}."
 
@@ -136,12 +139,11 @@ def _tier(
 ) -> Iterator[Tile]:
     computed = _computed_size(result, compared[0].model)
     enough = "" if best is None else _measured_size(result, best)
-    as_good = "the smallest measured that is as good as the best"
     if computed:
         lines = ["computed: for 90 % of the hits that a tier without a limit adds"]
-        lines += [f"{as_good}: {enough}"] if enough else []
+        lines += [f"{_AS_GOOD}: {enough}"] if enough else []
     else:
-        lines = [as_good]
+        lines = [_AS_GOOD]
     idle = [each.label for each in compared if words.is_of_idle_arm(each.row)]
     if idle:
         lines.append(f"idle, no hits from the tier: {', '.join(idle)}")
@@ -173,8 +175,16 @@ def _validity(result: CampaignResult) -> Tile:
     count = " to ".join(map(str, dict.fromkeys((numbers[0], numbers[-1]))))
     absent = sum(not cell.runs for cell in result.cells)
     missing = f"{absent} of {pluralize(len(result.cells), 'cell')} not measured"
-    lines = [counts.in_words, *counts.remarks(), *([missing] if absent else [])]
+    lines = [*_loads(result), counts.in_words, *counts.remarks()]
+    lines += [missing] if absent else []
     style = words.WORSE if counts.failed or absent else ""
     return Tile(
         "runs and checks", f"{count} run{'s' * (count != '1')} each", lines, style
     )
+
+
+def _loads(result: CampaignResult) -> list[str]:
+    """The load in a few words; of runs with different loads each of them."""
+    loads = map(load_in_few_words, map(workload_of, result.workloads))
+    known = dict.fromkeys(filter(None, loads))
+    return [f"load: {'; or '.join(known)}"] if known else []

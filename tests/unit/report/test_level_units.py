@@ -1,9 +1,11 @@
 """A level is named by what it counts."""
 
+from typing import Any
+
 import pytest
 
 from kveval.load.workload import workload_of
-from kveval.report.data.level_units import STREAMS, unit_of
+from kveval.report.data.level_units import STREAMS, load_in_few_words, unit_of
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,30 @@ def test_levels_that_count_different_things_get_neutral_words() -> None:
         == "level 5"
     )
     assert unit_of([]) == STREAMS
+
+
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        (
+            {"levels": [4, 8], "prefix_tokens": 1024, "prefix_count": 16},
+            "4, 8 concurrent requests, 16 prefixes x 1,024 tokens",
+        ),
+        ({"levels": [1, 8, 16, 1000]}, "1 to 1,000 concurrent requests"),
+        (
+            {"levels": [2], "prefix_tokens": 100, "prefix_count": {"per_level": 3}},
+            "2 concurrent requests, 3 times as many prefixes x 100 tokens",
+        ),
+        (
+            {
+                "profile": "prefix-length",
+                "levels": [512],
+                "prefix_count": {"tokens": 9000},
+            },
+            "512 prefix tokens, prefixes, 9,000 tokens together",
+        ),
+        ({"profile": "sweep", "sweep_size": 5}, ""),
+    ],
+)
+def test_a_load_is_named_in_few_words(workload: dict[str, Any], words: str) -> None:
+    assert load_in_few_words(workload_of(workload)) == words

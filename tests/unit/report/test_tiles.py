@@ -44,7 +44,9 @@ def test_four_tiles_say_gain_latency_tier_and_checks() -> None:
     assert latency.value.endswith(" ms")
     assert "0.153 GiB (10,000 blocks)" in tier.value
     assert checks.value == "3 runs each"
-    assert "checks passed" in checks.lines[0]
+    load, counts = checks.lines
+    assert load == "load: 1, 8, 32 concurrent requests, 20 prefixes x 2,000 tokens"
+    assert "checks passed" in counts
 
 
 def test_the_computed_size_is_stated_before_the_measured_one() -> None:
@@ -88,6 +90,8 @@ def test_several_models_have_a_row_each_and_no_tiles() -> None:
     assert models.rows[0][1] == "no arm is better"
     assert models.rows[1][1] == "lmcache-valkey 20K"
     assert isinstance(checks, Paragraph) and "checks passed" in checks.text
+    assert "160 prefixes x 10,000 tokens" in checks.text
+    assert "the smallest measured that is as good as the best" in models.header[-1]
 
 
 def test_checks_are_counted_by_name_and_failures_named() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kveval.load.levels import axis_title, level_unit
-from kveval.load.workload import Workload
+from kveval.load.workload import PerLevel, Workload
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,33 @@ def unit_of(workloads: Iterable[Workload]) -> LevelUnit:
     if not units:
         return STREAMS
     return units[0] if len(units) == 1 else _MIXED
+
+
+# The most levels that are named one by one.
+_NAMED = 3
+
+
+def load_in_few_words(workload: Workload) -> str:
+    """Return the levels of a load, and its shared prefixes times their tokens, as they were declared.
+
+    "4, 8 concurrent requests, 16 prefixes x 1,024 tokens"; "" for a load without given levels or prefixes.
+    """
+    given = [f"{level:,}" for level in workload.given_levels]
+    few = len(given) <= _NAMED
+    levels = ", ".join(given) if few else f"{given[0]} to {given[-1]}"
+    at = _unit(workload).sentence.format(levels) if levels else ""
+    return ", ".join(filter(None, (at, _prefixes(workload))))
+
+
+def _prefixes(workload: Workload) -> str:
+    """The shared prefixes of a load, and their tokens where the level is not these; "" without prefixes."""
+    count, tokens = workload.prefix_count, workload.prefix_tokens
+    each = f" x {tokens:,} tokens" if tokens else ""
+    if isinstance(count, int):
+        return f"{count:,} prefixes{each}" if count else ""
+    if isinstance(count, PerLevel):
+        return f"{count.per_level:,} times as many prefixes{each}"
+    return f"prefixes{each}, {count.tokens:,} tokens together"
 
 
 def _unit(workload: Workload) -> LevelUnit:
