@@ -23,7 +23,7 @@ from tests.support.cluster_chain import (
     stand_in_cluster,
 )
 from tests.support.config_files import CONFIG, RELEASES
-from tests.support.fault_chain import merged
+from tests.support.fault_chain import merged, without_figures
 from tests.support.tree import Tree
 
 from kveval.analysis.levels.recording import convert_recording
@@ -101,6 +101,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def tree(tmp_path: Path, nodes: Cluster) -> Tree:
     campaign = FIRST if os.environ.get("KVEVAL_WHOLE_CAMPAIGN") else SHORT
     made = Tree(tmp_path / "repository", campaign, lock=tmp_path / "lock")
+    without_figures(made.folder)
     (made.folder / "ours.yaml").write_text(yaml.safe_dump(SITE))
     made.env["KUBECONFIG"] = str(nodes.testbed.kubeconfig)
     return made

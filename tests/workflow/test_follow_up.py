@@ -19,6 +19,7 @@ import yaml
 from benchmarks import campaign_files as files
 from tests.support import synthetic_campaign as tables
 from tests.support.command import kveval
+from tests.support.fault_chain import without_figures
 from tests.support.paths import copy_parts
 from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
@@ -135,7 +136,7 @@ def make_measurable(folder, config, archive):
 def february(tmp_path_factory):
     """A workflow in which the February campaign is finished: one run of each cell, at three levels."""
     folder = tmp_path_factory.mktemp("follow-up") / "repository"
-    copy_parts(folder, PARTS)
+    without_figures(copy_parts(folder, PARTS))
     (folder / "scripts" / "benchmark.py").write_text(STAND_IN)
     campaign = yaml.safe_load((folder / FEBRUARY).read_text())
     campaign["workloads"] = {

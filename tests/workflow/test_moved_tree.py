@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.support.fault_chain import workflow_copy
+from tests.support.fault_chain import without_figures, workflow_copy
 from tests.support.report_text import whole_report
 from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
 from tests.support.stored_runs import HOST
@@ -105,10 +105,14 @@ def add_argument(folder: Path) -> None:
     path.write_text(yaml.safe_dump(scenarios))
 
 
+def copied_workflow(folder: Path) -> Path:
+    return without_figures(workflow_copy(folder))
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two runs of two cells, measured and reported."""
-    folder = workflow_copy(tmp_path_factory.mktemp("finished") / "repository")
+    folder = copied_workflow(tmp_path_factory.mktemp("finished") / "repository")
     write_campaign(folder, LEVELS, runs=2)
     fill_store(folder, LEVELS, tmp_path_factory.mktemp("scratch"))
     snakemake(folder, "report")
@@ -180,7 +184,7 @@ def moved(finished: Path, folder: Path) -> Path:
 
 
 def restored_in_a_clone(finished: Path, folder: Path) -> Path:
-    workflow_copy(folder)
+    copied_workflow(folder)
     shutil.copy2(finished / CAMPAIGN, folder)
     shutil.copytree(
         finished / "results", folder / "results", copy_function=shutil.copyfile

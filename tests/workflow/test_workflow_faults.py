@@ -11,7 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.support.fault_chain import CAMPAIGN, PATIENCE_S, merged, needs_pcp
+from tests.support.fault_chain import (
+    CAMPAIGN,
+    PATIENCE_S,
+    merged,
+    needs_pcp,
+    without_figures,
+)
 from tests.support.tree import Tree
 
 pytestmark = [pytest.mark.workflow, needs_pcp]
@@ -41,6 +47,7 @@ def tree(tmp_path: Path) -> Iterator[Tree]:
         },
     )
     made = Tree(tmp_path / "repository", campaign, lock=tmp_path / "lock")
+    without_figures(made.folder)
     yield made
     assert made.left() == []
 
