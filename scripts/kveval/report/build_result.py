@@ -232,15 +232,18 @@ def _cell(
         cpu_tier_tokens=tiers.cpu if tiers else None,
         cpu_tier_bytes=size.size_bytes if size else None,
         working_set_tokens={str(level): size for level, size in working_set.items()},
-        tier_activity=_tier_activity(rows_of(measured.activity, cell)),
+        tier_activity=means_by_level(rows_of(measured.activity, cell)),
         goodput_per_s=None if peak is None else peak.get(GOODPUT),
         goodput_level=None if peak is None else peak.get("goodput_level"),
         levels=level_results(measured.levels_of(cell).to_dict("records")),
     )
 
 
-def _tier_activity(activity: pd.DataFrame) -> dict[str, dict[str, float | None]]:
-    """Level -> the means over runs of what a cell's caches did; without what is not counted."""
+def means_by_level(activity: pd.DataFrame) -> dict[str, dict[str, float | None]]:
+    """Return level -> the means over runs of what a cell's caches did, without what is not counted.
+
+    `activity`: the cell's rows of `tier_activity`.
+    """
     names = [*ACTIVITY]
     means: dict[str, dict[str, float | None]] = {}
     for level, rows in activity.groupby("level"):

@@ -2,26 +2,29 @@
 
 import dataclasses
 
-import pandas as pd
 from tests.support import synthetic_campaign as large
 from tests.unit.analysis.test_tier_activity import DEVICE, run
 
+from kveval.analysis.cells import rows_of
+from kveval.analysis.system.tier_activity import tier_activity
 from kveval.campaign.cell import Cell
-from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.build_result import means_by_level
+from kveval.report.result.model import CampaignResult, ReportedCell
 from kveval.report.tables.caches import tiers_table
 from kveval.report.tables.reuse import reuse_table
-
-EMPTY = pd.DataFrame()
-
-
-def plan(*scenarios):
-    return ReportPlan(
-        "c", "C", "", 1, [Cell("tiny", name, 2000) for name in scenarios], {}, {}
-    )
+from kveval.store.run_file import Run
 
 
-def measured(*runs):
-    return Measured(runs, EMPTY, EMPTY, EMPTY)
+def result(*runs: Run) -> CampaignResult:
+    """The result of a campaign that has nothing else than what the caches of these runs did."""
+    activity = tier_activity(runs)
+    cells = [
+        ReportedCell.model_construct(
+            **cell.row, tier_activity=means_by_level(rows_of(activity, cell))
+        )
+        for cell in dict.fromkeys(run.cell for run in runs)
+    ]
+    return CampaignResult.model_construct(workloads=[], cells=cells)
 
 
 def test_every_cell_and_level_has_its_means_and_only_columns_that_say_something():
@@ -41,7 +44,7 @@ def test_every_cell_and_level_has_its_means_and_only_columns_that_say_something(
             **{"vllm:kv_offload_load_bytes_total": 30e6},
         ),
     ]
-    table = tiers_table(plan("no-offload", "native-offload"), measured(*runs))
+    table = tiers_table(result(*runs))
     assert list(table.header[3:]) == [
         "found on the device, % of prompt tokens",
         "found behind it, %",
@@ -54,10 +57,8 @@ def test_every_cell_and_level_has_its_means_and_only_columns_that_say_something(
 
 
 def test_without_a_tier_there_is_no_table():
-    assert not tiers_table(
-        plan("no-offload"), measured(run("no-offload", **DEVICE))
-    ).rows
-    assert not tiers_table(plan("no-offload"), measured()).rows
+    assert not tiers_table(result(run("no-offload", **DEVICE))).rows
+    assert not tiers_table(result()).rows
 
 
 def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():

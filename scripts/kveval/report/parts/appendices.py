@@ -60,7 +60,7 @@ def appendices(
     yield _comparisons(plan, measured, result)
     # These take figures; the results take those that are left.
     caches, system = (
-        _caches(plan, measured, pictures),
+        _caches(plan, measured, result, pictures),
         _system(plan, measured, pictures),
     )
     yield _results(plan, measured, result, pictures)
@@ -218,7 +218,9 @@ _WEIGHTS = (
 )
 
 
-def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section:
+def _caches(
+    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
+) -> Section:
     blocks: list[Block] = [
         Paragraph("What the tiers hold, and what they did."),
         *section_unless_empty(
@@ -228,7 +230,7 @@ def _caches(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
         ),
         *section_unless_empty(
             "What the tiers did, level by level",
-            split_by_model(tiers_table(plan, measured), keys=2),
+            split_by_model(tiers_table(result), keys=2),
             _WORK,
         ),
         *section_unless_empty(

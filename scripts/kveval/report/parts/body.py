@@ -243,7 +243,7 @@ def _models(
             tiers = f"; tiers in host memory: {sizes}" if sizes else ""
             blocks.append(Paragraph(f"{at}{against}{tiers}."))
         blocks += split_wide(arms_table(result, model))
-        work = tiers_table(plan, measured, model, level)
+        work = tiers_table(result, model, level)
         if work.rows:
             blocks += [Paragraph(TIERS), *split_wide(work)]
         ceilings = ceilings_table(plan, measured, model)

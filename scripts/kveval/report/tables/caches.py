@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from kveval.analysis.cells import rows_of
 from kveval.analysis.levels.activity import CounterRise, activity_at, required_counters
 from kveval.analysis.system.ceilings import (
     RequestMeans,
@@ -27,6 +26,8 @@ from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import Tiers, tier_size_text, tiers_of
+from kveval.report.result.model import CampaignResult
+from kveval.report.tables.results import level_unit_of
 from kveval.store.run_file import LevelRun
 
 GB = 1e9
@@ -211,29 +212,28 @@ _PREEMPTION = {"requests_preempted", "reloaded_tokens"}
 
 
 def tiers_table(
-    plan: ReportPlan, measured: Measured, model: str = "", level: int | None = None
+    result: CampaignResult, model: str = "", level: int | None = None
 ) -> Table:
     """Return a row per cell and level, means over runs; columns that no arm of the campaign counts are left out.
 
     With `model` and `level`, only their rows, without the columns that name them.
     """
-    activity = measured.activity
-    names = set(_ACTIVITY)
-    if not (activity["requests_preempted"] > 0).any():
-        names -= _PREEMPTION
-    columns = [
-        name for name in COLUMNS if name in names and activity[name].notna().any()
-    ]
+    counted: set[str] = set()
+    preempted = 0.0
+    for cell in result.cells:
+        for means in cell.tier_activity.values():
+            counted.update(means)
+            preempted = max(preempted, means.get("requests_preempted") or 0.0)
+    names = {*_ACTIVITY} if preempted else {*_ACTIVITY} - _PREEMPTION
+    columns = [name for name in COLUMNS if name in names & counted]
     rows = []
-    for cell in plan.cells_of(model) if model else plan.ordered_cells:
-        for cell_level, values in rows_of(activity, cell).groupby("level"):
-            if level in (None, cell_level):
-                row = [cell.label]
-                if not model:
-                    row = [cell.model, cell.label, f"{cell_level}"]
-                row += [tier_text(values[name].mean()) for name in columns]
+    for cell in result.cells_of(model) if model else result.cells:
+        for cell_level, means in cell.tier_activity.items():
+            if level is None or cell_level == str(level):
+                row = [cell.label] if model else [cell.model, cell.label, cell_level]
+                row += [tier_text(means.get(name)) for name in columns]
                 rows.append(row)
-    header = ["arm"] if model else ["model", "arm", measured.level_unit.heading]
+    header = ["arm"] if model else ["model", "arm", level_unit_of(result).heading]
     first = len(header)
     header += [_ACTIVITY[name] for name in columns]
     return Table(
@@ -243,9 +243,9 @@ def tiers_table(
     )
 
 
-def tier_text(value: float) -> str:
+def tier_text(value: float | None) -> str:
     """Return a number with at least three digits as text, "" for a missing one."""
-    if pd.isna(value):
+    if value is None or math.isnan(value):
         return ""
     text = f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
     return numerals.NumberText(text, value)
