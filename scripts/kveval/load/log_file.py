@@ -199,11 +199,12 @@ def _of_csv(path: Path, first: bytes, file: BinaryIO) -> Iterator[Entry]:
     header_text = first.lstrip().decode(errors="replace")
     separator = _separator(first.strip())
     assert separator is not None
-    (header,) = csv.reader([header_text], delimiter=separator)
-    names = [name.strip() for name in header]
     rows = csv.reader(text, delimiter=separator)
-    line = blank + 2
+    line = blank + 1
     try:
+        (header,) = csv.reader([header_text], delimiter=separator)
+        names = [name.strip() for name in header]
+        line += 1
         for row in rows:
             if row:
                 whole = len(row) == len(names)

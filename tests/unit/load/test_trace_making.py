@@ -246,6 +246,8 @@ FILES = (
     b'{"input_length": Infinity, "output_length": 1, "timestamp": 1, "hash_ids": []}'
 )
 @example(b'{"requests": [{"t": 1, "in": 1e12, "out": 1}]}')
+# Lines that end as those of old spreadsheets.
+@example(b"ts,prompt_tokens,output_tokens\r1,9,1\r")
 def test_any_file_becomes_a_trace_or_is_refused(tmp_path, content):
     source, output = tmp_path / "log", tmp_path / "trace.jsonl"
     output.unlink(missing_ok=True)
