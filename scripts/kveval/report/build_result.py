@@ -14,9 +14,11 @@ from kveval.analysis.cells import (
     kept_runs,
     parse_runs,
     rows_of,
+    tables_by_cell,
 )
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.one_request import one_request_times
+from kveval.analysis.reuse import served_shares
 from kveval.analysis.statistics.exclusions import is_active
 from kveval.analysis.statistics.findings import ground_codes, read_exclusions
 from kveval.analysis.system.tier_activity import COLUMNS as ACTIVITY
@@ -26,7 +28,11 @@ from kveval.campaign.size import GIB
 from kveval.report.answer import answer_question, answer_sentences
 from kveval.report.best_arm import answer_metric
 from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
-from kveval.report.data.comparisons import baseline_comparisons, is_against_baseline
+from kveval.report.data.comparisons import (
+    baseline_comparisons,
+    comparison_of,
+    is_against_baseline,
+)
 from kveval.report.data.run_facts import (
     distinct_workloads,
     machine_descriptions,
@@ -62,12 +68,16 @@ from kveval.report.result.model import (
 )
 from kveval.report.tables.configuration import method_hash_of
 from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
+from kveval.report.tables.pairs import listed_pairs
+from kveval.report.tables.reuse import clues_to
 from kveval.store.run_file import Run
 
 # A row of a table.
 Row = Mapping[Any, Any]
 # In the place of the answer, which is made of everything else in the result.
 _NOT_ANSWERED = ReportedAnswer(question="", sentences=[""], next_steps=[])
+# What a comparison of two arms has that the campaign does not declare as a contrast.
+_UNDECLARED = {"family": "undeclared"}
 
 
 def campaign_result(
@@ -123,6 +133,10 @@ def _without_answer(
             _comparison(plan, row)
             for row in measured.peak_comparison.to_dict("records")
         ],
+        pairs=[
+            _comparison(plan, _UNDECLARED | comparison_of(measured, *pair))
+            for pair in listed_pairs(plan, measured)
+        ],
         one_request=[
             _source_times(row)
             for row in one_request_times(measured.runs).to_dict("records")
@@ -134,10 +148,7 @@ def _without_answer(
         checks_made=checks_made(plan, measured),
         predictions=prediction_results(plan, measured),
         tiers_needed=tiers_needed(measured),
-        leaks=[
-            ReportedLeak(**cell.row, **asdict(leak))
-            for cell, leak in read_leaks(measured.waterfall).items()
-        ],
+        leaks=_leaks(measured),
     )
 
 
@@ -194,6 +205,25 @@ def tiers_needed(measured: Measured) -> dict[str, TierNeeded]:
     }
 
 
+def _leaks(measured: Measured) -> list[ReportedLeak]:
+    """Where each cell loses most of its hits, with its stages, and the clues to what was found."""
+    rows_by_cell = tables_by_cell(measured.waterfall)
+    clues = {
+        share.cell: clues_to(share)
+        for share in served_shares(measured.levels, measured.runs)
+        if share.level == measured.common_level(share.cell.model)
+    }
+    leaks = []
+    for cell, leak in read_leaks(measured.waterfall).items():
+        rows = rows_by_cell[cell]
+        of_all_places = rows[rows["place"] == ""].to_dict("records")
+        stages = {row["stage"]: row for row in of_all_places}
+        saved_s = stages.pop("saved")["seconds"]
+        found = {"stages": stages, "saved_s": saved_s, "clues": clues.get(cell)}
+        leaks.append(ReportedLeak.model_validate(cell.row | asdict(leak) | found))
+    return leaks
+
+
 def _figures(
     plan: ReportPlan, figures: Mapping[str, str], empty: Mapping[str, str]
 ) -> list[ReportedFigure]:
@@ -221,6 +251,8 @@ def _cell(
     working_set = tiers.working_set if tiers else {}
     peak = peaks.iloc[0] if len(peaks) else None
     size = measured.tier_sizes(cell.model).get(cell)
+    levels = measured.levels_of(cell)
+    resident = levels.get("server_rss_gib")
     return ReportedCell(
         **cell.row,
         runs=[f"{run.measurement}/run-{run.run}" for run in runs],
@@ -235,7 +267,9 @@ def _cell(
         tier_activity=means_by_level(rows_of(measured.activity, cell)),
         goodput_per_s=None if peak is None else peak.get(GOODPUT),
         goodput_level=None if peak is None else peak.get("goodput_level"),
-        levels=level_results(measured.levels_of(cell).to_dict("records")),
+        is_baseline=cell.scenario in plan.baselines - plan.intermediate_baselines,
+        resident_gib=None if resident is None else resident.max(),
+        levels=level_results(levels.to_dict("records")),
     )
 
 

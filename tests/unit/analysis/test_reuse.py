@@ -24,7 +24,7 @@ from kveval.campaign.specification import Specification
 from kveval.configuration.loading import load_config
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
-from kveval.report.tables.reuse import likely_cause
+from kveval.report.tables.reuse import clues_to, likely_cause
 
 CONFIG = REPOSITORY / "config"
 TIERED = "native-offload", 10_000
@@ -199,12 +199,11 @@ def test_within_the_range_nothing_differs():
 
 def test_a_finding_names_what_was_counted_and_else_the_server():
     preempted = likely_cause(
-        shares(0.6, 0.9, 0.9, **{"vllm:num_preemptions_total": 17.0})
+        clues_to(shares(0.6, 0.9, 0.9, **{"vllm:num_preemptions_total": 17.0}))
     )
     assert preempted.startswith("17 ")
-    unexplained = likely_cause(
-        shares(0.6, 0.9, 0.9, **{"vllm:kv_offload_store_bytes_total": 1024 * 50_000.0})
-    )
+    few = {"vllm:kv_offload_store_bytes_total": 1024 * 50_000.0}
+    unexplained = likely_cause(clues_to(shares(0.6, 0.9, 0.9, **few)))
     assert "server" in unexplained and not any(
         letter.isdigit() for letter in unexplained
     )

@@ -18,7 +18,8 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.exclusions import REASONS
+from kveval.analysis.statistics.exclusions import REASONS, Exclusion
+from kveval.analysis.statistics.findings import read_exclusions, records_json
 from kveval.analysis.system.metrics import with_system_metrics
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
@@ -206,7 +207,8 @@ def test_two_cells_without_a_declared_contrast_get_a_description_and_no_verdict(
 
 
 def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -> None:
-    declared = with_contrast(measured, bound="at least")
+    left_out = records_json([Exclusion("check_failed", 2, "arm")])
+    declared = with_contrast(measured, bound="at least", exclusions=left_out)
     forwards, backwards = (
         comparison_of(declared, ONE, OTHER),
         comparison_of(declared, OTHER, ONE),
@@ -218,6 +220,7 @@ def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -
     )
     assert backwards["verdict"] == words.WORSE
     assert (forwards["bound"], backwards["bound"]) == ("at least", "at most")
+    assert [run.side for run in read_exclusions(backwards)] == ["reference"]
     assert backwards["effect_percent"] == pytest.approx(-20.0)
     assert backwards["low_percent"] == pytest.approx(100 * (1 / 1.3 - 1))
     assert (
@@ -448,6 +451,11 @@ def test_a_pair_differs_in_one_thing(plan: ReportPlan, measured: Measured) -> No
     assert len(table.rows) == 20
     without_verdict = [cells for cells in table.rows if not cells[6]]
     assert without_verdict == [cells for cells in table.rows if cells not in sizes]
+    result = result_of(plan, measured)
+    described = [pair for pair in result.pairs if pair.family == "undeclared"]
+    assert len(described) == len(without_verdict)
+    assert {pair.grounds[0] for pair in described} == {UNDECLARED}
+    assert all("`contrasts`" in str(pair.next_step) for pair in described)
 
 
 def test_blocks_weigh_what_the_geometry_says(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,12 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, parse_runs
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.findings import ground_codes
+from kveval.analysis.statistics.exclusions import Side
+from kveval.analysis.statistics.findings import (
+    ground_codes,
+    read_exclusions,
+    records_json,
+)
 from kveval.analysis.statistics.sentences import SideNames
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
@@ -33,6 +39,7 @@ _MIRRORED = {
     "at least": "at most",
     "at most": "at least",
 }
+_OTHER_SIDE: Mapping[Side, Side] = {"arm": "reference", "reference": "arm"}
 # Verdict -> the style of its cell on a page.
 _STYLES = {word: word for word in (words.BETTER, words.WORSE, words.PARITY)}
 _STYLES[words.WORSE_IDLE] = words.WORSE
@@ -97,6 +104,9 @@ def _mirrored(row: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("mean", "runs_kept"):
         mirrored[name] = row.get(f"baseline_{name}")
         mirrored[f"baseline_{name}"] = row.get(name)
+    mirrored["exclusions"] = records_json(
+        replace(run, side=_OTHER_SIDE[run.side]) for run in read_exclusions(row)
+    )
     return mirrored
 
 

@@ -36,7 +36,7 @@ def _whole(value: Any) -> int | None:
     return None if number is None else int(number)
 
 
-def _or_nan(value: float | None) -> float:
+def or_nan(value: float | None) -> float:
     """Return a number as tables have it: NaN where it is not known."""
     return math.nan if value is None else value
 
@@ -80,7 +80,7 @@ class ReportedInterval(ResultPart):
     @property
     def numbers(self) -> tuple[float, float, float]:
         """Value, low and high; NaN for what is not known."""
-        return _or_nan(self.value), _or_nan(self.low), _or_nan(self.high)
+        return or_nan(self.value), or_nan(self.low), or_nan(self.high)
 
 
 class ReportedAnswer(ResultPart):
@@ -247,6 +247,11 @@ class ReportedCell(ReportedCellName):
     """the largest mean goodput of all levels; null where it is not known, and in older reports"""
     goodput_level: Whole = None
     """the level that has it; null where nothing met the limits at any level"""
+    is_baseline: bool = False
+    """whether arms are compared with it, and it with none; older reports lack it"""
+    resident_gib: Number = None
+    """the most that was resident in its servers' processes at any level of any run, GiB, shared memory counted once in
+    each process; null where it was not recorded, and in older reports"""
     levels: list[LevelResult] = []
 
     @property
@@ -286,9 +291,10 @@ class ReportedComparison(ReportedCellName):
         "exploratory, neighbouring sizes",
         "primary, neighbouring sizes, idle",
         "exploratory, neighbouring sizes, idle",
+        "undeclared",
     ]
     """primary: p_holm is over all of the metric, else over those of the model; idle arms, and neighbouring sizes of an
-    arm that were not declared, apart"""
+    arm that were not declared, apart; undeclared: a pair of `pairs` that is described only"""
     verdict: str
     """a word of docs/verdicts.md; of an indicative verdict with what makes it so, in brackets"""
     against: ReportedCellName | None
@@ -360,8 +366,8 @@ class ReportedComparison(ReportedCellName):
             "effect_percent": value,
             "low_percent": low,
             "high_percent": high,
-            "interval_percent": _or_nan(self.interval_percent),
-            "cost_percent": _or_nan(self.cost_percent),
+            "interval_percent": or_nan(self.interval_percent),
+            "cost_percent": or_nan(self.cost_percent),
         }
 
 
@@ -458,6 +464,15 @@ class TierNeeded(ResultPart):
         return Size(self.cpu_blocks, self.size_bytes)
 
 
+class ReportedStage(ResultPart):
+    """A stage on the way of a cell's prompt tokens from the requests to the caches, means over runs."""
+
+    percent_of_prompts: Number
+    """null where it is not known"""
+    excess_points: Number = None
+    """percentage points that it has more than the stage before, beyond the tolerance; null where it has no more"""
+
+
 class ReportedLeak(ReportedCellName):
     """Where a cell loses most of its hits, at the common level; see waterfall.csv."""
 
@@ -467,6 +482,13 @@ class ReportedLeak(ReportedCellName):
     """the stage that lacks the tokens which the one before it has"""
     facts: dict[str, Any]
     """the numbers behind it, such as sizes in tokens and failed transfers"""
+    stages: dict[str, ReportedStage] = {}
+    """in their order, the seconds saved left out; older reports lack it"""
+    saved_s: Number = None
+    """seconds of computing prompts that hits saved in a run; null where it is not known, and in older reports"""
+    clues: dict[str, float] | None = None
+    """what the servers counted that may explain why other tokens were found than computed; empty where nothing does, null
+    where nothing was computed, and in older reports"""
 
 
 class CampaignResult(ResultPart):
@@ -494,6 +516,8 @@ class CampaignResult(ResultPart):
     """arms with their baselines, then declared pairs"""
     peak_comparisons: list[ReportedComparison] = []
     """arms with their baselines, each at the level of its own best; older reports lack it"""
+    pairs: list[ReportedComparison] = []
+    """arms against each other in throughput: those that differ in one thing, then declared ones; older reports lack it"""
     one_request: list[ReportedTimes] = []
     """what one request took before the levels; older reports lack it"""
     averages: list[Average]

@@ -24,7 +24,7 @@ from kveval.report.data.campaign import (
     Table,
     text_or_blank,
 )
-from kveval.report.data.comparisons import baseline_label
+from kveval.report.data.comparisons import UNDECLARED, baseline_label
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
 from kveval.report.result.model import Gap
@@ -59,6 +59,7 @@ _STEP_FOR_CAUSE = {
     "no_baseline": "measure its baseline",
     "replicate": "nothing: it shows the size of differences by noise alone",
     "single_run": _MORE_RUNS,
+    UNDECLARED: "these two arms in `contrasts` under `comparison`; nothing is measured again for it",
 }
 _SHORT_OF_LOAD = frozenset({"past_the_peak", "starved"})
 

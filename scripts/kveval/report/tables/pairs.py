@@ -35,24 +35,27 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
         "change, % of the latter (95 %)",
     ]
     header += ["verdict", "why"]
-    declared = [
-        row
-        for row in measured.contrasts.to_dict("records")
-        if row["metric"] == THROUGHPUT
-    ]
-    pairs = dict.fromkeys(itertools.chain(*pairs_of(plan, measured).values()))
-    pairs |= {
-        (Cell.from_row(row), Cell.from_path(row["baseline"])): None for row in declared
-    }
-    order = {model: place for place, model in enumerate(plan.models_by_size)}
     rows = []
-    for cell, reference in sorted(pairs, key=lambda pair: order[pair[0].model]):
+    for cell, reference in listed_pairs(plan, measured):
         row = comparison_of(measured, cell, reference)
         cells = [cell.model, cell.label, row["value"]]
         cells += [reference.label, row["other_value"]]
         reason = text_or_blank(row["reason"])
         rows.append([*cells, effect_text(row), verdict_cell(row), reason])
     return Table(header, rows, frozenset({2, 4, 5}))
+
+
+def listed_pairs(plan: ReportPlan, measured: Measured) -> list[tuple[Cell, Cell]]:
+    """Return the pairs of arms that the report lists, by model: those that differ in one thing, then declared ones."""
+    declared = [
+        (Cell.from_row(row), Cell.from_path(row["baseline"]))
+        for row in measured.contrasts.to_dict("records")
+        if row["metric"] == THROUGHPUT
+    ]
+    alike = itertools.chain(*pairs_of(plan, measured).values())
+    order = {model: place for place, model in enumerate(plan.models_by_size)}
+    pairs = dict.fromkeys((*alike, *declared))
+    return sorted(pairs, key=lambda pair: order[pair[0].model])
 
 
 def pairs_of(

@@ -30,7 +30,8 @@ def reuse_table(plan: ReportPlan, measured: Measured) -> Table:
         for share in sorted(shares.get(cell, ()), key=lambda share: share.level):
             row = [cell.model, cell.label, f"{share.level}"]
             row += [text(share) for text in _COLUMNS.values()]
-            rows.append([*row, likely_cause(share) if share.is_finding else ""])
+            cause = likely_cause(clues_to(share)) if share.is_finding else ""
+            rows.append([*row, cause])
     header = [
         "model",
         "arm",
@@ -42,34 +43,49 @@ def reuse_table(plan: ReportPlan, measured: Measured) -> Table:
     return Table(header, rows, numbers).without_blank_columns()
 
 
-def likely_cause(share: ServedShare) -> str:
-    """Return the servers' counts that may explain a finding, or that there are none."""
-    return (
-        "; ".join(_counted(share))
-        or "nothing that was counted explains it: a finding about the server"
-    )
+# The name of a clue -> its words.
+_CLUES: Mapping[str, str] = {
+    "preempted": "{:,.0f} preempted requests, which looked up their tokens again",
+    "failed": "{:,.0f} stores or loads failed",
+    "unfinished": "{:,.0f} stores unfinished at the level's end",
+    "not_stored_percent": "{:.0f} % of the number of prompt tokens was computed but not stored",
+    "evicted": "LMCache dropped {:,.0f} chunks",
+    "in_progress_percent": "requests in progress took up to {:.0f} % of the device",
+    "one_request_points": "few requests: each is {:.1f} points",
+    "asked_percent": "the caches were asked for {:.0f} % of the tokens sent",
+    "lengths_vary": "lengths vary, and the computation uses their means",
+}
 
 
-def _counted(share: ServedShare) -> Iterator[str]:
-    counted = share.clues
-    if counted["preempted"] > 0:
-        yield f"{counted['preempted']:,.0f} preempted requests, which looked up their tokens again"
-    if counted["failed"] > 0:
-        yield f"{counted['failed']:,.0f} stores or loads failed"
-    if counted["unfinished"] > 0:
-        yield f"{counted['unfinished']:,.0f} stores unfinished at the level's end"
-    if share.tier_blocks and counted["not_stored_percent"] > TOLERANCE_POINTS:
-        yield f"{counted['not_stored_percent']:.0f} % of the number of prompt tokens was computed but not stored"
-    if counted["evicted"] > 0:
-        yield f"LMCache dropped {counted['evicted']:,.0f} chunks"
-    if counted["in_progress_percent"] > _MUCH_IN_PROGRESS:
-        yield f"requests in progress took up to {min(counted['in_progress_percent'], 100):.0f} % of the device"
-    if max(TOLERANCE_POINTS, abs(share.difference) / 2) < counted["one_request_points"]:
-        yield f"few requests: each is {counted['one_request_points']:.1f} points"
-    if abs(counted["asked_percent"] - 100) > _SAME_TOKENS:
-        yield f"the caches were asked for {counted['asked_percent']:.0f} % of the tokens sent"
-    if share.lengths_vary:
-        yield "lengths vary, and the computation uses their means"
+def clues_to(share: ServedShare) -> dict[str, float]:
+    """Return what may explain the difference between computed and found tokens, a name of `share.clues` -> its number.
+
+    `lengths_vary`, which has no number, is 1.
+    """
+    counted = {**share.clues, "lengths_vary": 1.0}
+    counted["in_progress_percent"] = min(counted["in_progress_percent"], 100.0)
+    few_requests = max(TOLERANCE_POINTS, abs(share.difference) / 2)
+    not_stored = counted["not_stored_percent"] > TOLERANCE_POINTS
+    explains = {
+        "preempted": counted["preempted"] > 0,
+        "failed": counted["failed"] > 0,
+        "unfinished": counted["unfinished"] > 0,
+        "not_stored_percent": bool(share.tier_blocks) and not_stored,
+        "evicted": counted["evicted"] > 0,
+        "in_progress_percent": counted["in_progress_percent"] > _MUCH_IN_PROGRESS,
+        "one_request_points": counted["one_request_points"] > few_requests,
+        "asked_percent": abs(counted["asked_percent"] - 100) > _SAME_TOKENS,
+        "lengths_vary": share.lengths_vary,
+    }
+    return {name: counted[name] for name, does in explains.items() if does}
+
+
+def likely_cause(clues: Mapping[str, float]) -> str:
+    """Return the clues of `clues_to` in words, or that there are none."""
+    texts = [_CLUES[name].format(number) for name, number in clues.items()]
+    if not texts:
+        return "nothing that was counted explains it: a finding about the server"
+    return "; ".join(texts)
 
 
 def _range(low: float, high: float) -> str:

@@ -15,7 +15,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.size import Size
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.tables.reuse import likely_cause
+from kveval.report.tables.reuse import clues_to, likely_cause
 
 _STAGES: Mapping[str, str] = {
     "offered": "came before, %",
@@ -145,7 +145,7 @@ def _contradiction(leak: Leak, facts: Facts, share: ServedShare | None) -> str:
         f"{STAGE_WORDS[leak.stage]}, {facts['percent']:.0f} %, is more than {before}, {facts['before_percent']:.0f} %:"
         " one of the two is wrong"
     )
-    cause = "" if share is None else f"; counted: {likely_cause(share)}"
+    cause = "" if share is None else f"; counted: {likely_cause(clues_to(share))}"
     return f"{text}{cause}"
 
 
@@ -209,7 +209,7 @@ def _failed(leak: Leak, facts: Facts, _: ServedShare | None) -> str:
 
 
 def _not_found(_: Leak, facts: Facts, share: ServedShare | None) -> str:
-    cause = "" if share is None else f": {likely_cause(share)}"
+    cause = "" if share is None else f": {likely_cause(clues_to(share))}"
     return f"{facts['lost_points']:.0f} points should have been held and were not found{cause}"
 
 
