@@ -11,19 +11,16 @@ from tests.support.report_text import answer_of, result_of
 from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import Exclusion
 from kveval.analysis.statistics.findings import records_json
 from kveval.campaign.cell import Cell
 from kveval.report.answer import FIGURES, MOST_SENTENCES, answer_figure
 from kveval.report.data.campaign import Measured
-from kveval.report.data.comparisons import (
-    baseline_comparisons,
-    comparison_of,
-    gain_text,
-)
+from kveval.report.data.comparisons import baseline_comparisons, gain_text
 from kveval.report.result.model import ReportedAnswer
-from kveval.report.tables.results import TTFT
+from kveval.report.tables.results import TTFT, values_text
 
 
 def answer(name: str) -> ReportedAnswer:
@@ -64,28 +61,22 @@ def test_the_figure_of_single_runs_comes_first_where_it_is_drawn() -> None:
 
 
 def test_a_gain_beyond_twice_is_said_in_times_alone() -> None:
-    found, (_, measured) = answer("mechanism"), CAMPAIGNS["mechanism"]()
-    cell, base = (
-        Cell("Qwen3-0.6B", "native-offload", 10_000),
-        Cell("Qwen3-0.6B", "no-offload", 0),
-    )
+    result = result_of(*CAMPAIGNS["mechanism"]())
+    found, cell = result.answer, Cell("Qwen3-0.6B", "native-offload", 10_000)
     best, latency = (
-        comparison_of(measured, cell, base),
-        comparison_of(measured, cell, base, TTFT),
+        result.with_baselines(metric)[cell] for metric in (THROUGHPUT, TTFT)
     )
-    assert best["verdict"] == words.BETTER
-    assert float(gain_text(best).partition(" times")[0]) == pytest.approx(
-        1 + best["effect_percent"] / 100, rel=0.1
+    gain = gain_text(best.row)
+    assert best.verdict == words.BETTER
+    assert float(gain.partition(" times")[0]) == pytest.approx(
+        1 + best.effect_percent.value / 100, rel=0.1
     )
-    assert f"{gain_text(best)} as much as no-offload: " in found.sentences[0]
+    assert f"{gain} as much as no-offload: " in found.sentences[0]
     assert "%" not in found.sentences[0]
-    assert (
-        f"{best['value']} against {best['other_value']} output tok/s"
-        in found.sentences[0]
-    )
-    assert (
-        f"{latency['value']} against {latency['other_value']} ms" in found.sentences[1]
-    )
+    value, other_value = values_text(result, best)
+    assert f"{value} against {other_value} output tok/s" in found.sentences[0]
+    value, other_value = values_text(result, latency)
+    assert f"{value} against {other_value} ms" in found.sentences[1]
     (hits,) = [sentence for sentence in found.sentences if "prompt tokens" in sentence]
     assert "60 % with native-offload 10K" in hits
     assert "0.4 % with native-offload 500" in hits

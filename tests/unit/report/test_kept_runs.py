@@ -21,7 +21,7 @@ from kveval.report.build_result import comparison_results
 from kveval.report.data.campaign import Measured, Table
 from kveval.report.data.comparisons import comparison_of
 from kveval.report.html.arm_runs import runs_section
-from kveval.report.tables.results import arms_table
+from kveval.report.tables.results import arms_table, values_text
 
 MODEL = "Qwen3-0.6B"
 BASE, ARM, OTHER = (
@@ -106,14 +106,14 @@ def test_values_are_of_the_same_kind_of_mean_as_the_effect() -> None:
     row = row_of(uneven, ARM)
     of_arm = levels[levels["scenario"] == "native-offload"][THROUGHPUT]
     assert row["mean"] == pytest.approx(np.exp(np.log(of_arm).mean()))
-    assert numbers_in(row["value"]) == pytest.approx([row["mean"]], rel=0.2)
     shown = arm_row(arms(uneven), "native-offload 10K")[2]
-    assert shown == row["value"]
+    assert numbers_in(shown) == pytest.approx([row["mean"]], rel=0.2)
 
 
 def test_the_table_of_arms_has_the_values_of_the_compared_runs() -> None:
     measured = campaign({"native-offload": (4, 5)})
-    table = arms(measured)
+    result = result_of(small.plan(), measured)
+    table = arms_table(result, MODEL)
     arm, base = (arm_row(table, name) for name in ("native-offload 10K", "no-offload"))
     assert arm[1] == "5 (3 compared)"
     for place, metric in ((2, THROUGHPUT), (5, TTFT)):
@@ -123,7 +123,8 @@ def test_the_table_of_arms_has_the_values_of_the_compared_runs() -> None:
             1 + row["effect_percent"] / 100, rel=0.02
         )
         # lmcache-redis and the idle arm are compared with all runs of the baseline, which its own row shows.
-        assert base[place] == row_of(measured, OTHER, metric)["other_value"]
+        _, other_value = values_text(result, result.with_baselines(metric)[OTHER])
+        assert base[place] == other_value
     assert "against" not in arm_row(table, "lmcache-redis 10K")[2]
     assert base[1] == "5"
 
@@ -175,9 +176,9 @@ def test_two_arms_that_were_not_declared_as_a_contrast_are_described_alike() -> 
     opposite = comparison_of(
         replace(measured, contrasts=contrast(measured)), OTHER, ARM
     )
-    assert (opposite["value"], opposite["other_value"]) == (
-        row["other_value"],
-        row["value"],
+    assert (opposite["mean"], opposite["baseline_mean"]) == (
+        row["baseline_mean"],
+        row["mean"],
     )
     assert opposite["verdict"] == words.WORSE
 

@@ -122,7 +122,7 @@ def test_every_table_has_as_many_cells_as_its_header(
             guide_table(result),
         ),
         *(arms_table(result, model) for model in campaign.MODELS),
-        pair_table(plan, measured),
+        pair_table(result),
         *(
             blocks_table(plan, measured),
             budget_table(plan, measured),
@@ -241,7 +241,7 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     assert arms_table(result, ONE.model).rows == arms_table(alone, ONE.model).rows
     assert answer_of(plan, declared) == answer_of(plan, measured)
     assert row(
-        pair_table(plan, declared),
+        pair_table(result_of(plan, declared)),
         ONE.model,
         ONE.label,
         OTHER.label,
@@ -435,7 +435,8 @@ def test_an_environment_that_is_not_complete_is_told(measured: Measured) -> None
 
 
 def test_a_pair_differs_in_one_thing(plan: ReportPlan, measured: Measured) -> None:
-    table = pair_table(plan, measured)
+    result = result_of(plan, measured)
+    table = pair_table(result)
     stores = [
         cells for cells in table.rows if cells[1].replace("valkey", "redis") == cells[3]
     ]
@@ -451,7 +452,6 @@ def test_a_pair_differs_in_one_thing(plan: ReportPlan, measured: Measured) -> No
     assert len(table.rows) == 20
     without_verdict = [cells for cells in table.rows if not cells[6]]
     assert without_verdict == [cells for cells in table.rows if cells not in sizes]
-    result = result_of(plan, measured)
     described = [pair for pair in result.pairs if pair.family == "undeclared"]
     assert len(described) == len(without_verdict)
     assert {pair.grounds[0] for pair in described} == {UNDECLARED}

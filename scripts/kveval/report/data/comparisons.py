@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, parse_runs
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import Side
@@ -52,8 +52,7 @@ def comparison_of(
 ) -> dict[str, Any]:
     """Return the comparison of `cell` with `reference`, made in either direction, as a row of comparison.csv.
 
-    `value` and `other_value`: see `values_text`. Cells that were not compared have an effect without an interval, no
-    verdict, and the ground UNDECLARED.
+    Cells that were not compared have an effect without an interval, no verdict, and the ground UNDECLARED.
     """
     row = _compared(measured, cell, reference, metric)
     if row is None and (opposite := _compared(measured, reference, cell, metric)):
@@ -71,15 +70,12 @@ def comparison_of(
             "high_percent": math.nan,
         }
         row |= _described(measured, cell, reference, level, metric)
-    row |= {
+    return row | {
         **cell.row,
         "baseline": reference.path,
         "metric": metric,
         "level": level,
     }
-    return row | dict(
-        zip(("value", "other_value"), values_text(measured, row), strict=True)
-    )
 
 
 def comparison_from(cell: Cell, row: Mapping[Any, Any]) -> Mapping[Any, Any] | None:
@@ -108,29 +104,6 @@ def _mirrored(row: Mapping[str, Any]) -> dict[str, Any]:
         replace(run, side=_OTHER_SIDE[run.side]) for run in read_exclusions(row)
     )
     return mirrored
-
-
-def values_text(
-    measured: Measured, row: Mapping[Any, Any]
-) -> tuple[numerals.NumberText, numerals.NumberText]:
-    """Return the values behind an effect, of the arm and of the cell it is compared with, as text.
-
-    They are the geometric means over the runs that the comparison rests on, so that their ratio is the effect. Without
-    an effect they are the means over all runs at the level.
-    """
-    return _value(measured, row, Cell.from_row(row), ""), _value(
-        measured, row, Cell.from_path(row["baseline"]), "baseline_"
-    )
-
-
-def _value(
-    measured: Measured, row: Mapping[Any, Any], cell: Cell, side: str
-) -> numerals.NumberText:
-    at, mean = measured.levels_of(cell, row["level"]), row.get(f"{side}mean")
-    if mean is None or not math.isfinite(mean):
-        return numerals.mean_of(list(at[row["metric"]]))
-    of_runs = at[at["run"].isin(parse_runs(row[f"{side}runs_kept"]))]
-    return numerals.rounded_mean(mean, list(of_runs[row["metric"]]))
 
 
 def _compared(

@@ -200,7 +200,7 @@ def main_sections(
         f"Priced: {priced}. {COSTS}{memory}",
     )
     yield from section_unless_empty(
-        "Arms against each other", split_by_model(pair_table(plan, measured)), PAIRS
+        "Arms against each other", split_by_model(pair_table(result)), PAIRS
     )
     answers = [*split_by_model(guidance_table(plan, measured, result))]
     yield from section_unless_empty(

@@ -8,23 +8,20 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.statistics.comparison import neighbouring_sizes
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
-from kveval.report.data.campaign import (
-    Measured,
-    ReportPlan,
-    Table,
-    text_or_blank,
-)
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import (
     UNDECLARED,
     comparison_of,
     effect_text,
     verdict_cell,
 )
+from kveval.report.result.model import CampaignResult
+from kveval.report.tables.results import values_text
 
 
-def pair_table(plan: ReportPlan, measured: Measured) -> Table:
-    """Return pairs of arms that differ in one thing (Valkey, Redis; LMCache, native; neighbouring tier sizes), and
-    declared ones.
+def pair_table(result: CampaignResult) -> Table:
+    """Return the arms against each other: pairs that differ in one thing (Valkey, Redis; LMCache, native; neighbouring
+    tier sizes), and declared ones.
     """
     header = [
         "model",
@@ -36,12 +33,11 @@ def pair_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     header += ["verdict", "why"]
     rows = []
-    for cell, reference in listed_pairs(plan, measured):
-        row = comparison_of(measured, cell, reference)
-        cells = [cell.model, cell.label, row["value"]]
-        cells += [reference.label, row["other_value"]]
-        reason = text_or_blank(row["reason"])
-        rows.append([*cells, effect_text(row), verdict_cell(row), reason])
+    for pair in result.pairs:
+        value, other_value = values_text(result, pair)
+        cells = [pair.model, pair.label, value, pair.against_label, other_value]
+        judged = [effect_text(pair.row), verdict_cell(pair.row), pair.reason]
+        rows.append([*cells, *judged])
     return Table(header, rows, frozenset({2, 4, 5}))
 
 
