@@ -50,7 +50,7 @@ def document_of(
     """Return a rendered report with everything that its sentences may rest on."""
     result = result_of(plan, measured)
     guidance, gaps = (
-        body.guidance_table(plan, measured, result),
+        body.guidance_table(result),
         gap_table(gaps_of(plan, measured, {})),
     )
     rows = measured.all_comparisons.to_dict("records")
@@ -91,7 +91,7 @@ def document_of(
         verdicts={**reasons, **{line: _verdicts_in(line) for line in quoted}},
         percentages=[
             *_percentages(rows),
-            *_hit_rates(guidance_numbers(plan, measured)),
+            *_hit_rates(guidance_numbers(result)),
             *_tier_hits(plan, measured),
         ],
         numbers=[

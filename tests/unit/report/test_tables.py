@@ -129,7 +129,7 @@ def test_every_table_has_as_many_cells_as_its_header(
             *system_tables(plan, measured).values(),
         ),
         *(
-            guidance_table(plan, measured, result),
+            guidance_table(result),
             gap_table(gaps_of(plan, measured, {"pcp_lmcache": "x"})),
         ),
     ]
@@ -498,7 +498,7 @@ def test_completed_requests_stand_beside_what_did_not_complete(
 def test_guidance_weighs_tiers_against_the_working_set(
     plan: ReportPlan, measured: Measured
 ) -> None:
-    table = guidance_table(plan, measured, result_of(plan, measured))
+    table = guidance_table(result_of(plan, measured))
     sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
     assert all("1,600,000 tokens" in text and "(100,000 b" in text for text in sizes)
     *_, short, below = sizes[-1].split("; ")
@@ -521,7 +521,7 @@ def test_guidance_weighs_tiers_against_the_working_set(
 def test_the_numbers_of_the_guidance_are_cells(
     plan: ReportPlan, measured: Measured
 ) -> None:
-    table = guidance_numbers(plan, measured)
+    table = guidance_numbers(result_of(plan, measured))
     assert row(
         table,
         "Qwen3-32B-AWQ",
@@ -545,7 +545,7 @@ def test_guidance_reads_the_baselines_hit_rate(
 ) -> None:
     levels = measured.levels.assign(prefix_cache_hit_percent=percent)
     facts = dataclasses.replace(measured, levels=levels)
-    table = guidance_table(plan, facts, result_of(plan, facts))
+    table = guidance_table(result_of(plan, facts))
     hits = [cells[2] for cells in table.rows if cells[1] == "prefix hits on the device"]
     assert len(hits) == 4
     assert all(says in text and text.startswith("no-offload") for text in hits)
@@ -693,7 +693,7 @@ def test_any_subset_of_cells_makes_all_tables(
     assert {tuple(cells[:2]) for cells in guide_table(result).rows} == named
     missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
     assert len(missing) == len(plan.cells) - len(keys)
-    guidance, strategy = guidance_table(plan, facts, result), strategy_table(result)
+    guidance, strategy = guidance_table(result), strategy_table(result)
     assert set(column(guidance, "model")) == {cell.model for cell in keys}
     # One run of what has no baseline beside it decides nothing.
     decided = [cells[1:4] for cells in strategy.rows]

@@ -20,6 +20,7 @@ from kveval.report.report import write_report
 from kveval.report.result.model import CampaignResult, read_result
 from kveval.report.sections import Section
 from kveval.report.tables.caches import tiers_table
+from kveval.report.tables.guidance import guidance_numbers, guidance_table
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
     arms_table,
@@ -41,6 +42,7 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
         yield tiers_table(result, model, result.common_levels[model])
     across = [completed_table(result), guide_table(result), predicted_table(result)]
     across += [tiers_table(result), pair_table(result)]
+    across += [guidance_table(result), guidance_numbers(result)]
     for table in across:
         yield from (part for _, part in tables_by_model(table))
     if len(result.common_levels) > 1:
@@ -68,6 +70,7 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     assert len(result.predictions) == (name == "mechanism")
     assert tiers_table(result).rows or name != "mechanism"
     assert pair_table(result).rows
+    assert guidance_table(result).rows and guidance_numbers(result).rows
     printed = [markdown_table(part) for table in tables for part in split_wide(table)]
     printed += memory_sentences(result)
     assert len(printed) >= len(tables) > 3

@@ -177,12 +177,11 @@ def tier_size(run: Run) -> Size | None:
     return Size(run.cell.cpu_blocks, int(size_bytes))
 
 
-def tier_size_text(run: Run) -> NumberText:
-    """Return the size of a run's tier in host memory as text: in blocks where its bytes are not known, "-" for none."""
-    blocks = run.cell.cpu_blocks
-    if not blocks:
+def tier_size_text(cpu_blocks: int, size: Size | None) -> NumberText:
+    """Return the size of a tier in host memory as text: in blocks where its bytes are not known, "-" for no blocks."""
+    if not cpu_blocks:
         return NumberText("-", math.nan)
-    return NumberText(str(tier_size(run) or f"{blocks:,} blocks"), blocks)
+    return NumberText(str(size or f"{cpu_blocks:,} blocks"), cpu_blocks)
 
 
 def tier_sizes(runs: Iterable[Run]) -> dict[Cell, Size]:

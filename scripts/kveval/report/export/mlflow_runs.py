@@ -24,7 +24,12 @@ from kveval.campaign.cell import CELL_COLUMNS, blocks_label
 from kveval.host.errors import Failure
 from kveval.load.workload import workload_of
 from kveval.report.data.level_units import unit_of
-from kveval.report.data.run_facts import gpus_of, machine_descriptions, tier_size_text
+from kveval.report.data.run_facts import (
+    gpus_of,
+    machine_descriptions,
+    tier_size,
+    tier_size_text,
+)
 from kveval.report.result.model import CampaignResult, read_result
 from kveval.stacks.registry import IMPORTED_SERVER, find_server, server_version
 from kveval.store.run_file import Run, collected_runs
@@ -157,7 +162,7 @@ def _parameters(run: Run) -> dict[str, str]:
     facts = {
         **run.cell.row,
         "run": run.run,
-        "tier": tier_size_text(run),
+        "tier": tier_size_text(run.cell.cpu_blocks, tier_size(run)),
         "level_unit": unit_of([workload_of(run.workload)]).axis,
         "machine": machine_descriptions([run])[0],
         "machine_fingerprint": run.hardware.get("fingerprint"),

@@ -255,7 +255,7 @@ def _caches(
         ),
         *section_unless_empty(
             "The numbers behind the guidance",
-            split_by_model(guidance_numbers(plan, measured)),
+            split_by_model(guidance_numbers(result)),
         ),
         *(*pictures.of_section("offload"), *pictures.of_section("tiers")),
     ]

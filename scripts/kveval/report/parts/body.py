@@ -202,7 +202,7 @@ def main_sections(
     yield from section_unless_empty(
         "Arms against each other", split_by_model(pair_table(result)), PAIRS
     )
-    answers = [*split_by_model(guidance_table(plan, measured, result))]
+    answers = [*split_by_model(guidance_table(result))]
     yield from section_unless_empty(
         "Deployment guidance", [*answers, Bullets(GUIDANCE)] if answers else []
     )

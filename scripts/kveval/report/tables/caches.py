@@ -25,7 +25,7 @@ from kveval.load.levels import streams_at
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.run_facts import Tiers, tier_size_text, tiers_of
+from kveval.report.data.run_facts import Tiers, tier_size, tier_size_text, tiers_of
 from kveval.report.result.model import CampaignResult
 from kveval.report.tables.results import level_unit_of
 from kveval.store.run_file import LevelRun
@@ -102,7 +102,7 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
             [
                 cell.model,
                 cell.label,
-                tier_size_text(runs[0]),
+                tier_size_text(cell.cpu_blocks, tier_size(runs[0])),
                 numerals.rounded(tiers.cpu, 0),
                 numerals.rounded(tiers.device, 0),
                 numerals.NumberText(
