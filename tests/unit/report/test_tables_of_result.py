@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.support.report_text import whole_report
+from tests.support.report_text import result_of, whole_report
 from tests.unit.report.test_report_claims import CAMPAIGNS
 from tests.unit.report.test_tables_predicted import PREDICTED
 from tests.unit.report.test_value import campaign as value_campaign
@@ -31,6 +31,7 @@ from kveval.report.tables.results import (
     strategy_table,
 )
 from kveval.report.tables.reuse import memory_sentences, predicted_table
+from kveval.report.tables.waterfall import leak_sentences, waterfall_table
 
 
 def tables_of(result: CampaignResult) -> Iterator[Table]:
@@ -43,6 +44,7 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
     across = [completed_table(result), guide_table(result), predicted_table(result)]
     across += [tiers_table(result), pair_table(result)]
     across += [guidance_table(result), guidance_numbers(result)]
+    across += [waterfall_table(result)]
     for table in across:
         yield from (part for _, part in tables_by_model(table))
     if len(result.common_levels) > 1:
@@ -64,17 +66,25 @@ def test_a_reader_of_report_json_prints_the_same_tables(
 ) -> None:
     plan, measured = campaign_of(name)
     write_report(plan, measured, [], tmp_path / "REPORT.md")
-    report = whole_report(tmp_path)
+    report = in_one_file(whole_report(tmp_path))
     result = read_result(tmp_path / "report.json")
     tables = [table for table in tables_of(result) if table.rows]
     assert len(result.predictions) == (name == "mechanism")
     assert tiers_table(result).rows or name != "mechanism"
     assert pair_table(result).rows
     assert guidance_table(result).rows and guidance_numbers(result).rows
+    assert bool(waterfall_table(result).rows) == (name == "mechanism")
     printed = [markdown_table(part) for table in tables for part in split_wide(table)]
-    printed += memory_sentences(result)
+    printed += [*memory_sentences(result), *leak_sentences(result)]
     assert len(printed) >= len(tables) > 3
     assert [text for text in printed if text not in report] == []
+
+
+def test_an_older_report_has_no_table_of_stages() -> None:
+    result = result_of(*campaign_of("mechanism"))
+    older = [leak.model_copy(update={"stages": {}}) for leak in result.leaks]
+    assert waterfall_table(result).rows
+    assert not waterfall_table(result.model_copy(update={"leaks": older})).rows
 
 
 @pytest.mark.parametrize("name", [*CAMPAIGNS, "goodput"])

@@ -7,11 +7,13 @@ from tests.unit.analysis.test_tier_activity import DEVICE, run
 
 from kveval.analysis.cells import rows_of
 from kveval.analysis.system.tier_activity import tier_activity
+from kveval.analysis.waterfall import Leak
 from kveval.campaign.cell import Cell
 from kveval.report.build_result import means_by_level
 from kveval.report.result.model import CampaignResult, ReportedCell
 from kveval.report.tables.caches import tiers_table
 from kveval.report.tables.reuse import reuse_table
+from kveval.report.tables.waterfall import leak_sentence
 from kveval.store.run_file import Run
 
 
@@ -87,3 +89,13 @@ def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
     )
     assert len(lacking.header) == len(every.header) + 1
     assert lacking.rows[-1][-2].startswith("-") and lacking.rows[-1][-1]
+
+
+def test_what_was_not_found_is_explained_by_what_was_counted():
+    leak = Leak("not_found", "found", {"lost_points": 12.0})
+    lost = "12 points should have been held and were not found"
+    assert leak_sentence(leak) == lost
+    assert leak_sentence(leak, {"failed": 3.0, "lengths_vary": 1.0}) == (
+        f"{lost}: 3 stores or loads failed; lengths vary, and the computation uses their means"
+    )
+    assert leak_sentence(leak, {}).startswith(f"{lost}: nothing that was counted ")

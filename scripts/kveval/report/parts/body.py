@@ -167,9 +167,9 @@ def main_sections(
     overview = [*_overview(plan, result), *pictures.take(*OVERVIEW)]
     yield Section("By model", [*overview, *_models(plan, measured, result, pictures)])
     yield from _one_request(plan, measured)
-    stages = [*split_by_model(waterfall_table(plan, measured))]
+    stages = [*split_by_model(waterfall_table(result))]
     if stages:
-        leaks = Bullets([*leak_sentences(plan, measured)])
+        leaks = Bullets([*leak_sentences(result)])
         stages += [*headed(LOST, leaks), *pictures.of_section("reuse")]
     yield from section_unless_empty(
         "Where hits are lost",

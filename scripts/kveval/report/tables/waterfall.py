@@ -6,16 +6,12 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import pandas as pd
-
-from kveval.analysis.cells import tables_by_cell
-from kveval.analysis.reuse import ServedShare, served_shares
-from kveval.analysis.waterfall import FAILED_TRANSFERS, Leak, read_leaks
-from kveval.campaign.cell import Cell
+from kveval.analysis.waterfall import FAILED_TRANSFERS, Leak
 from kveval.campaign.size import Size
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.tables.reuse import clues_to, likely_cause
+from kveval.report.data.campaign import Table
+from kveval.report.result.model import CampaignResult, ReportedLeak, ReportedStage
+from kveval.report.tables.reuse import likely_cause
 
 _STAGES: Mapping[str, str] = {
     "offered": "came before, %",
@@ -33,87 +29,64 @@ STAGE_WORDS: Mapping[str, str] = {
     "delivered": "what was delivered",
 }
 _SAVED = "prefill saved, s a run"
-# A row of waterfall.csv.
-Row = Mapping[Any, Any]
 
 
-def waterfall_table(plan: ReportPlan, measured: Measured) -> Table:
+def waterfall_table(result: CampaignResult) -> Table:
     """Return a row per cell: its stages in per cent of the prompt tokens, and the seconds saved.
 
     No rows where nothing is known of any cell but what was found.
     """
-    table = measured.waterfall
-    rows = []
-    by_cell = tables_by_cell(table)
-    for cell in plan.ordered_cells:
-        if cell not in by_cell:
-            continue
-        of_cell = by_cell[cell][by_cell[cell]["place"] == ""]
-        stages = {row["stage"]: row for row in of_cell.to_dict("records")}
-        rows.append(
-            [
-                *(cell.model, cell.label),
-                *(_percent_text(stages.get(name)) for name in _STAGES),
-                _seconds_text(stages["saved"]),
-            ]
-        )
     header = ["model", "arm", *_STAGES.values(), _SAVED]
-    if not _says_something(table):
+    rows = []
+    for leak in _leaks(result):
+        stages = [_percent_text(leak.stages.get(name)) for name in _STAGES]
+        rows.append([leak.model, leak.label, *stages, _seconds_text(leak.saved_s)])
+    if not rows:
         return Table(header, [])
     numbers = frozenset(range(2, len(header)))
     return Table(header, rows, numbers).without_blank_columns()
 
 
-def leak_sentences(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+def leak_sentences(result: CampaignResult) -> Iterator[str]:
     """Yield a sentence per cell that has a row: where most of its hits are lost, and what to do."""
-    table = measured.waterfall
-    if not _says_something(table):
-        return
-    shares = _shares_at_common_level(measured)
-    leaks = read_leaks(table)
-    several = len(plan.models_by_size) > 1
-    for cell in plan.ordered_cells:
-        if cell in leaks:
-            name = f"{cell.model}, {cell.label}" if several else cell.label
-            yield f"{name}: {leak_sentence(leaks[cell], shares.get(cell))}."
+    several = len(result.common_levels) > 1
+    for each in _leaks(result):
+        name = f"{each.model}, {each.label}" if several else each.label
+        leak = Leak(each.code, each.stage, each.facts)
+        yield f"{name}: {leak_sentence(leak, each.clues)}."
 
 
-def _says_something(table: pd.DataFrame) -> bool:
-    """Return whether more is known of any cell than what was found."""
-    return any(leak.code != "unknown" for leak in read_leaks(table).values())
+def _leaks(result: CampaignResult) -> list[ReportedLeak]:
+    """The cells whose stages are known, in the order of every table; none where no more is known than what was found."""
+    if all(leak.code == "unknown" for leak in result.leaks):
+        return []
+    leaks = {leak.cell: leak for leak in result.leaks if leak.stages}
+    return [leaks[cell] for cell in result.by_cell if cell in leaks]
 
 
-def _shares_at_common_level(measured: Measured) -> dict[Cell, ServedShare]:
-    return {
-        share.cell: share
-        for share in served_shares(measured.levels, measured.runs)
-        if share.level == measured.common_level(share.cell.model)
-    }
-
-
-def _percent_text(row: Row | None) -> str:
+def _percent_text(stage: ReportedStage | None) -> str:
     """Return a stage in per cent; "" where it is not known, in bold where it has more than the stage before."""
-    if row is None or pd.isna(row["percent_of_prompts"]):
+    if stage is None or stage.percent_of_prompts is None:
         return ""
-    text = f"{row['percent_of_prompts']:.1f}"
-    return text if pd.isna(row["excess_points"]) else f"**{text}**"
+    text = f"{stage.percent_of_prompts:.1f}"
+    return text if stage.excess_points is None else f"**{text}**"
 
 
-def _seconds_text(row: Row) -> str:
-    seconds = row["seconds"]
-    return "" if pd.isna(seconds) else numerals.significant(seconds, 3)
+def _seconds_text(seconds: float | None) -> str:
+    return "" if seconds is None else numerals.significant(seconds, 3)
 
 
-def leak_sentence(leak: Leak, share: ServedShare | None = None) -> str:
-    """Return where a cell loses most of its hits, and the remedy.
+# See `clues_to`; None where nothing was computed.
+Clues = Mapping[str, float] | None
 
-    `share`: its computed and counted shares, whose clues explain what was not found.
-    """
+
+def leak_sentence(leak: Leak, clues: Clues = None) -> str:
+    """Return where a cell loses most of its hits, and the remedy; `clues`: what may explain what was not found."""
     facts = {
         name: value if isinstance(value, (str, dict)) else _number(value)
         for name, value in leak.facts.items()
     }
-    return _SENTENCES[leak.code](leak, facts, share)
+    return _SENTENCES[leak.code](leak, facts, clues)
 
 
 def _number(value: Any) -> float:
@@ -132,36 +105,36 @@ _REMEDIES = {
 }
 
 
-def _unknown(leak: Leak, facts: Facts, _: ServedShare | None) -> str:
+def _unknown(leak: Leak, facts: Facts, _: Clues) -> str:
     if leak.stage == "found":
         return "not known: what the servers found was not counted"
     reason = facts["reason"] or "what came before was not computed"
     return f"not known: {reason}"
 
 
-def _contradiction(leak: Leak, facts: Facts, share: ServedShare | None) -> str:
+def _contradiction(leak: Leak, facts: Facts, clues: Clues) -> str:
     before = STAGE_WORDS[str(facts["before"])]
     text = (
         f"{STAGE_WORDS[leak.stage]}, {facts['percent']:.0f} %, is more than {before}, {facts['before_percent']:.0f} %:"
         " one of the two is wrong"
     )
-    cause = "" if share is None else f"; counted: {likely_cause(clues_to(share))}"
+    cause = "" if clues is None else f"; counted: {likely_cause(clues)}"
     return f"{text}{cause}"
 
 
-def _nothing_offered(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _nothing_offered(_: Leak, facts: Facts, __: Clues) -> str:
     offered = facts["offered_percent"]
     return f"only {offered:.1f} % of the prompt tokens came before: no cache can help this load"
 
 
-def _no_tier(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _no_tier(_: Leak, facts: Facts, __: Clues) -> str:
     return (
         f"the device's cache, {_tokens(facts['device_tokens'])}, holds {_part(facts)}:"
         " the rest needs a tier behind it"
     )
 
 
-def _mirrors(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _mirrors(_: Leak, facts: Facts, __: Clues) -> str:
     larger = _needed(facts)
     advice = f": make it {larger}" if larger else ": make it larger than that"
     return (
@@ -170,7 +143,7 @@ def _mirrors(_: Leak, facts: Facts, __: ServedShare | None) -> str:
     )
 
 
-def _too_small(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _too_small(_: Leak, facts: Facts, __: Clues) -> str:
     larger = _needed(facts)
     advice = (
         f"; a tier of {larger} would hold nine tenths of the rest" if larger else ""
@@ -178,28 +151,28 @@ def _too_small(_: Leak, facts: Facts, __: ServedShare | None) -> str:
     return f"device and tier hold {_part(facts)}{advice}"
 
 
-def _no_size(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _no_size(_: Leak, facts: Facts, __: Clues) -> str:
     return (
         f"device and tier hold {_part(facts)}, and no size of the tier adds to it: it serves whole chunks of a prompt,"
         " smaller ones would serve more"
     )
 
 
-def _routing(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _routing(_: Leak, facts: Facts, __: Clues) -> str:
     return (
         f"{facts['lost_points']:.0f} points are in the cache of another of the {facts['servers']:.0f} servers:"
         " route requests by their prefix or session"
     )
 
 
-def _idle(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _idle(_: Leak, facts: Facts, __: Clues) -> str:
     return (
         f"the tier should add {facts['expected_points']:.0f} points and served nothing:"
         " see [whether it was active](#was-the-arm-active)"
     )
 
 
-def _failed(leak: Leak, facts: Facts, _: ServedShare | None) -> str:
+def _failed(leak: Leak, facts: Facts, _: Clues) -> str:
     counts = facts["failed"]
     listed = "; ".join(
         f"{count:,.0f} {FAILED_TRANSFERS[name]}" for name, count in counts.items()
@@ -208,33 +181,33 @@ def _failed(leak: Leak, facts: Facts, _: ServedShare | None) -> str:
     return f"{facts['lost_points']:.0f} points were lost before they were {leak.stage}, with {listed}: {remedy}"
 
 
-def _not_found(_: Leak, facts: Facts, share: ServedShare | None) -> str:
-    cause = "" if share is None else f": {likely_cause(clues_to(share))}"
+def _not_found(_: Leak, facts: Facts, clues: Clues) -> str:
+    cause = "" if clues is None else f": {likely_cause(clues)}"
     return f"{facts['lost_points']:.0f} points should have been held and were not found{cause}"
 
 
-def _not_delivered(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _not_delivered(_: Leak, facts: Facts, __: Clues) -> str:
     return (
         f"{facts['lost_points']:.0f} points were found and not delivered:"
         " the server's log has the loads that it gave up"
     )
 
 
-def _device_serves_all(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _device_serves_all(_: Leak, facts: Facts, __: Clues) -> str:
     return (
         f"the device's cache alone holds {facts['device_percent']:.0f} of the {facts['offered_percent']:.0f} %"
         " that came before: a tier has nothing to add"
     )
 
 
-def _loading_slower(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _loading_slower(_: Leak, facts: Facts, __: Clues) -> str:
     return (
         f"{facts['percent']:.1f} % of the prompt tokens were hits, and a prompt takes as long from the tier as computed:"
         " only a faster tier or longer prompts gain"
     )
 
 
-def _decoding(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _decoding(_: Leak, facts: Facts, __: Clues) -> str:
     return (
         f"{facts['percent']:.1f} % of the prompt tokens were hits, with {facts['throughput_percent']:+.0f} % of"
         " throughput: decoding is"
@@ -242,11 +215,11 @@ def _decoding(_: Leak, facts: Facts, __: ServedShare | None) -> str:
     )
 
 
-def _none(_: Leak, facts: Facts, __: ServedShare | None) -> str:
+def _none(_: Leak, facts: Facts, __: Clues) -> str:
     return f"nothing: {facts['percent']:.0f} of the {facts['offered_percent']:.0f} % that came before were served"
 
 
-_SENTENCES: Mapping[str, Callable[[Leak, Facts, ServedShare | None], str]] = {
+_SENTENCES: Mapping[str, Callable[[Leak, Facts, Clues], str]] = {
     "unknown": _unknown,
     "contradiction": _contradiction,
     "nothing_offered": _nothing_offered,
