@@ -202,7 +202,7 @@ def break_servers(running: "subprocess.Popen[bytes]", outcome: Outcome) -> None:
             if death.pattern and scenario not in dead and working(running, said):
                 child(running, death.pattern).send_signal(death.number)
                 dead[scenario] = time.monotonic()
-            elif not death.pattern and has_child(running, SERVER):
+            elif not death.pattern and children(running, SERVER):
                 alive.add(scenario)
             elif scenario in alive:
                 dead.setdefault(scenario, time.monotonic())
@@ -231,20 +231,20 @@ def working(running: "subprocess.Popen[bytes]", said: str) -> bool:
     return work.requests >= 1
 
 
-def child(running: "subprocess.Popen[bytes]", pattern: str) -> psutil.Process:
+def children(running: "subprocess.Popen[bytes]", pattern: str) -> list[psutil.Process]:
+    """The processes below the workflow whose command line matches."""
+    matching = []
     for process in psutil.Process(running.pid).children(recursive=True):
         with contextlib.suppress(psutil.Error):
             if re.search(pattern, " ".join(process.cmdline())):
-                return process
-    raise AssertionError(f"no {pattern} below the workflow")
+                matching.append(process)
+    return matching
 
 
-def has_child(running: "subprocess.Popen[bytes]", pattern: str) -> bool:
-    try:
-        child(running, pattern)
-    except AssertionError:
-        return False
-    return True
+def child(running: "subprocess.Popen[bytes]", pattern: str) -> psutil.Process:
+    matching = children(running, pattern)
+    assert matching, f"no {pattern} below the workflow"
+    return matching[0]
 
 
 @needs_pcp

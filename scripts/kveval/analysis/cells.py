@@ -79,6 +79,10 @@ def parse_runs(joined: Any) -> list[int]:
     return [int(run) for run in parse_names(joined)]
 
 
+# The runs that comparisons rest on, with the mean over them as text -> that mean, once for each of these comparisons.
+_MeansByRuns = dict[tuple[tuple[int, ...], str], list[float]]
+# By cell and metric.
+_MeansByCell = dict[tuple[Cell, str], _MeansByRuns]
 _KEPT_COLUMNS = [*CELL_COLUMNS, "baseline", "metric"] + [
     f"{side}{name}" for side in ("", "baseline_") for name in ("runs_kept", "mean")
 ]
@@ -117,10 +121,6 @@ def kept_runs(comparison: pd.DataFrame) -> KeptRunsOfCells:
     for key, means_by_runs in (as_baseline | as_arm).items():
         kept[key] = _most_kept(means_by_runs)
     return kept
-
-
-_MeansByRuns = dict[tuple[tuple[int, ...], str], list[float]]
-_MeansByCell = dict[tuple[Cell, str], _MeansByRuns]
 
 
 def _note_kept(

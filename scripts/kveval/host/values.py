@@ -33,14 +33,15 @@ class Mistake(ValueError):
         self.code = code
 
 
-class Described(BaseModel):
-    """Base of what is read and written: the text below a key describes it in the JSON schema and in docs/.
+class Strict(BaseModel):
+    """Base of everything read from YAML: frozen, unknown keys refused.
 
-    As `description` does in the same line. Read from the source when a schema is asked for, and validation is built when
-    it is: every program of the workflow imports these classes, and few need either.
+    The text below a key describes it in the JSON schema and in docs/, as `description` does in the same line.
     """
 
-    model_config = ConfigDict(frozen=True, defer_build=True)
+    # Every program of the workflow imports these classes, and few validate with one or ask for its schema: validators
+    # are built at the first use, and the texts are read from the source for a schema alone.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -51,7 +52,7 @@ class Described(BaseModel):
         properties = handler.resolve_ref_schema(schema).get("properties", {})
         texts: dict[str, str] = {}
         for base in reversed(cls.__mro__):
-            if issubclass(base, Described):
+            if issubclass(base, Strict):
                 texts |= _attribute_texts(base)
         for name, field in cls.model_fields.items():
             if name in texts:
@@ -74,9 +75,3 @@ def _attribute_texts(described: type) -> dict[str, str]:
             ):
                 texts[name] = inspect.cleandoc(text)
     return texts
-
-
-class Strict(Described):
-    """Base of everything read from YAML: frozen, unknown keys refused."""
-
-    model_config = ConfigDict(extra="forbid")

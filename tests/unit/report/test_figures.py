@@ -450,7 +450,7 @@ def test_every_run_is_a_dot_beside_the_mean_and_its_interval(recording: Path) ->
 def test_an_interval_ends_before_its_label_or_goes_on_with_an_arrow(
     spread: float,
 ) -> None:
-    """Once the label lay on the interval's end, and one that ends there looked like one that goes on."""
+    """A label on the interval's end would make one that ends there look like one that goes on."""
     levels = levels_table(effects={"no-offload": 0.0}, levels=(32,))
     levels = levels[levels["run"] <= 3]
     levels["throughput_tok_s"] = 100.0 * spread ** np.array([0.0, 0.5, 1.0])

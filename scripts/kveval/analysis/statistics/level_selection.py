@@ -34,10 +34,10 @@ def log_table(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
     """
     values = rows[metric].to_numpy(dtype=np.float64)
     measured = (values > 0) & np.isfinite(values)
-    runs, at_run = np.unique(rows["run"].to_numpy()[measured], return_inverse=True)
-    levels, at_level = np.unique(
-        rows["level"].to_numpy()[measured], return_inverse=True
-    )
+    measured_runs = rows["run"].to_numpy()[measured]
+    measured_levels = rows["level"].to_numpy()[measured]
+    runs, at_run = np.unique(measured_runs, return_inverse=True)
+    levels, at_level = np.unique(measured_levels, return_inverse=True)
     table = np.full((len(runs), len(levels)), np.nan)
     table[at_run, at_level] = np.log(values[measured])
     lacking = np.isnan(table)

@@ -50,19 +50,22 @@ def goodput_table(
         "change of the best, % of the baseline's (95 %)",
         "verdict",
     ]
+    kept, kept_at_best = (
+        kept_runs(table) for table in (measured.comparison, measured.peak_comparison)
+    )
     rows = []
     for cell in measured.cells_with_peak(plan.cells_of(model)):
         at = measured.levels_of(cell, level)
         shares = 100 * at["goodput_share"].dropna()
-        beside = _kept(measured.comparison, cell, at)
+        # Of the runs that the change rests on, so that the two belong together.
+        beside = _rounded(kept[cell, GOODPUT].mean, list(at[GOODPUT]))
         row = [
             cell.label,
             beside or goodput_text(at[GOODPUT]),
             numerals.mean_of(list(shares), most_decimals=1) if len(shares) else "",
         ]
-        best = kept_runs(measured.peak_comparison)[cell, GOODPUT].mean
         row += _verdict(plan, measured.all_comparisons, cell)
-        row.append(_best(result, cell, best))
+        row.append(_best(result, cell, kept_at_best[cell, GOODPUT].mean))
         rows.append(
             [*row, *_verdict(plan, measured.peak_comparison, cell, explained=True)]
         )
@@ -128,16 +131,6 @@ def _best(
     values = known.values(level, GOODPUT)
     shown = _rounded(mean, values) or numerals.mean_of(values)
     return shown.with_text(f"{shown}{unit} ({level_unit_of(result).label(level)})")
-
-
-def _kept(
-    table: pd.DataFrame, cell: Cell, at: pd.DataFrame
-) -> numerals.NumberText | None:
-    """The goodput of a cell whose ratio is the change in `table`, None without one; rounded by its runs `at` the level.
-
-    That is the geometric mean over the runs that the change rests on.
-    """
-    return _rounded(kept_runs(table)[cell, GOODPUT].mean, list(at[GOODPUT]))
 
 
 def _rounded(mean: float | None, values: Sequence[float]) -> numerals.NumberText | None:
