@@ -105,6 +105,7 @@ CODES: Mapping[str, Meaning] = {
     "goodput_unknown": Meaning("", "refuses"),
     "limits_never_met": Meaning("", "refuses"),
     "replicate": Meaning("", "refuses"),
+    "undeclared": Meaning("", "refuses"),
     # The grounds of a verdict, or of none.
     "spread_unknown": Meaning("", "refuses"),
     "spread_borrowed": Meaning("", "indicates"),

@@ -445,6 +445,7 @@ EXPLANATIONS: Mapping[str, Words] = {
         "same configuration as the cell it is compared with: a replicate, its difference "
         "is noise"
     ),
+    "undeclared": "not declared as a contrast",
     "spread_borrowed": "one run; spread from replicates ({df} degrees of freedom)",
     "within_margin": lambda facts, _: f"within +-{100 * facts['margin']:g} % (TOST)",
     "more_runs": _more_runs,

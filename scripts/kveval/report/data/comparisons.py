@@ -19,7 +19,7 @@ from kveval.analysis.statistics.findings import (
     read_exclusions,
     records_json,
 )
-from kveval.analysis.statistics.sentences import SideNames
+from kveval.analysis.statistics.sentences import EXPLANATIONS, SideNames
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
@@ -32,7 +32,6 @@ from kveval.report.data.vocabulary import verdict_words
 
 UNDECLARED = "undeclared"
 """The ground of two cells that the campaign does not declare as a contrast, and so does not compare."""
-_UNDECLARED_WORDS = "not declared as a contrast"
 _MIRRORED = {
     words.BETTER: words.WORSE,
     words.WORSE: words.BETTER,
@@ -64,7 +63,7 @@ def comparison_of(
     if row is None:
         row = {
             "verdict": words.NOT_ASSESSED,
-            "reason": _UNDECLARED_WORDS,
+            "reason": EXPLANATIONS[UNDECLARED],
             "grounds": UNDECLARED,
             "low_percent": math.nan,
             "high_percent": math.nan,
