@@ -91,7 +91,7 @@ def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
         .groupby("measurement", sort=False)
     ):
         if len(rows) > 1:
-            cells = ", ".join(cell.path for cell in tables_by_cell(rows))
+            cells = ", ".join(cell.full_label for cell in tables_by_cell(rows))
             yield fail(f"measurement {name} stands under {cells}")
 
 
@@ -115,21 +115,20 @@ def balanced_panel(tables: Tables) -> Iterator[Outcome]:
     for missing in dict.fromkeys(
         str(names) for names in tables.averages["missing"].fillna("") if names
     ):
-        yield note(f"averages over models lack {missing.replace(';', ', ')}")
+        cells = [Cell.from_path(path).full_label for path in missing.split(";")]
+        yield note(f"averages over models lack {', '.join(cells)}")
 
 
 @check("R6")
 def denominators(tables: Tables) -> Iterator[Outcome]:
     """Every percentage names the cell that is its 100 %, and that cell was measured."""
-    known = {cell.path for cell in tables_by_cell(tables.levels)}
+    known = tables_by_cell(tables.levels)
     for row in tables.comparisons():
+        cell, baseline = Cell.from_row(row), baseline_of(row)
         if pd.notna(row["effect_percent"]) and (
-            row["baseline"] not in known or row["baseline"] == Cell.from_row(row).path
+            baseline not in known or baseline == cell
         ):
-            yield fail(
-                f"{row['metric']} is compared with {row['baseline'] or 'nothing'}",
-                Cell.from_row(row),
-            )
+            yield fail(f"{row['metric']} is compared with {_label(baseline)}", cell)
 
 
 @check("R9")
@@ -228,7 +227,7 @@ def replicates(tables: Tables) -> Iterator[Outcome]:
         if len(rows) > 1:
             cells = tables_by_cell(rows)
             same |= dict.fromkeys(cells, str(name))
-            names = " and ".join(cell.path for cell in cells)
+            names = " and ".join(cell.full_label for cell in cells)
             yield note(f"{names} ran the same: their difference is noise")
     for row in tables.comparisons():
         cell, baseline = Cell.from_row(row), baseline_of(row)
@@ -250,7 +249,7 @@ def one_machine(tables: Tables) -> Iterator[Outcome]:
         theirs = of_cell.get(baseline, set()) if baseline else set()
         if row["verdict"] in VERDICTS and (ours or theirs) and not ours & theirs:
             yield fail(
-                f"{row['metric']}: {row['baseline']} was measured on other hardware",
+                f"{row['metric']}: {_label(baseline)} was measured on other hardware",
                 Cell.from_row(row),
             )
 
@@ -280,7 +279,7 @@ def one_build(tables: Tables) -> Iterator[Outcome]:
         if len(settings) == 1 and settings == settings_by_cell.get(baseline):
             yield note(f"builds compared: {ours} with {theirs}", cell)
         else:
-            yield warn(f"confounded: ran {ours}, {baseline.path} {theirs}", cell)
+            yield warn(f"confounded: ran {ours}, {baseline.full_label} {theirs}", cell)
 
 
 @check("R19")
@@ -328,6 +327,10 @@ def _rows(*tables: pd.DataFrame) -> Iterator[dict[str, Any]]:
     for table in tables:
         for row in table.to_dict("records"):
             yield {str(name): value for name, value in row.items()}
+
+
+def _label(baseline: Cell | None) -> str:
+    return baseline.full_label if baseline else "nothing"
 
 
 def _values_of_cells(levels: pd.DataFrame, column: str) -> dict[Cell, set[str]]:

@@ -87,6 +87,11 @@ class Cell:
         """The arm with its size, as tables and figures name it: `native-offload 10K`."""
         return arm_label(self.scenario, self.cpu_blocks)
 
+    @property
+    def full_label(self) -> str:
+        """The model and the arm with its size, as sentences name them: `Qwen3-8B with native-offload 10K`."""
+        return f"{self.model} with {self.label}"
+
     def is_named(self, name: str) -> bool:
         """Tell whether SCENARIO, which means all sizes, or SCENARIO/CPU_BLOCKS means it."""
         return name in (self.scenario, self.arm)

@@ -74,9 +74,7 @@ def _with_command_first(steps: Sequence[NextStep]) -> tuple[NextStep, ...]:
 def _namer(plan: ReportPlan) -> Callable[[Cell], str]:
     """Return a function that names cells, with the model if there are several."""
     single_model = len(plan.models_by_size) == 1
-    return lambda cell: (
-        cell.label if single_model else f"{cell.model} with {cell.label}"
-    )
+    return lambda cell: cell.label if single_model else cell.full_label
 
 
 def _missing(

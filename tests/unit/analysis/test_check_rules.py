@@ -662,6 +662,54 @@ def test_what_was_not_checked_is_noted_for_each_cache() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("rule", "edited", "named"),
+    [
+        (
+            checks_campaign.one_measurement_per_cell,
+            lambda: tables(levels_table().assign(measurement="one for all")),
+            "Qwen3-0.6B with no-offload, Qwen3-0.6B with native-offload 10K",
+        ),
+        (
+            checks_campaign.denominators,
+            lambda: changed("baseline", "Qwen3-0.6B/no-offlaod/0"),
+            "compared with Qwen3-0.6B with no-offlaod",
+        ),
+        (
+            checks_campaign.denominators,
+            lambda: changed("baseline", ""),
+            "compared with nothing",
+        ),
+        (
+            checks_campaign.one_machine,
+            lambda: changed("hardware", "beef", table="levels"),
+            "Qwen3-0.6B with no-offload was measured on other hardware",
+        ),
+        (
+            checks_campaign.one_build,
+            lambda: changed("server_build", "lmcache/vllm 0.11.0", table="levels"),
+            "Qwen3-0.6B with no-offload ",
+        ),
+        (
+            checks_campaign.replicates,
+            lambda: alike("better"),
+            "Qwen3-0.6B with lmcache-redis 10K and Qwen3-0.6B with idle 10K ran the same",
+        ),
+        (
+            checks_campaign.balanced_panel,
+            lambda: changed("missing", "m/no-offload/0;m/idle/500", table="averages"),
+            "averages over models lack m with no-offload, m with idle 500",
+        ),
+    ],
+)
+def test_messages_name_cells_as_the_report_does(
+    rule: Check, edited: Callable[[], Tables], named: str
+) -> None:
+    messages = [outcome.message for outcome in rule(edited())]
+    assert [message for message in messages if named in message]
+    assert [message for message in messages if "-offload/" in message] == []
+
+
 def test_imported_runs_are_of_one_cell_by_their_configuration_and_not_by_their_files() -> (
     None
 ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,14 +20,12 @@ from kveval.analysis.cells import (
 from kveval.analysis.levels.pilot import Pilot
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.analysis.waterfall import waterfall
-from kveval.campaign.cell import BLOCKS, Cell
+from kveval.campaign.cell import Cell
 from kveval.campaign.size import Size
 from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
 from kveval.report.data.run_facts import tier_sizes
 from kveval.store.run_file import Run
-
-_CELL = re.compile(rf"(?<![\w/.-])([\w.-]+)/([A-Za-z][\w.+-]*)/({BLOCKS})(?![\w/.])")
 
 
 @dataclass(frozen=True)
@@ -317,17 +314,3 @@ def abbreviate(names: Sequence[str], most: int = 3, separator: str = ", ") -> st
     shown = names if len(names) <= most + 1 else names[:most]
     rest = len(names) - len(shown)
     return separator.join(shown) + (f" and {rest} more" if rest else "")
-
-
-def cell_in_sentence(cell: Cell) -> str:
-    """Return a cell's name with its model in a sentence."""
-    return f"{cell.model} with {cell.label}"
-
-
-def with_cell_labels(text: str) -> str:
-    """Return a text with cells named as in tables instead of as MODEL/SCENARIO/CPU_BLOCKS.
-
-    >>> with_cell_labels("of Qwen3-8B/native-offload/10000 and Qwen3-8B/no-offload/0")
-    'of Qwen3-8B with native-offload 10K and Qwen3-8B with no-offload'
-    """
-    return _CELL.sub(lambda match: cell_in_sentence(Cell.from_path(match[0])), text)

@@ -15,8 +15,6 @@ from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     abbreviate,
-    cell_in_sentence,
-    with_cell_labels,
 )
 from kveval.report.result.model import CampaignResult, CheckFinding
 from kveval.store.run_file import IMPORTED
@@ -93,11 +91,11 @@ class CheckCounts:
         count = sum(each.count for each in found)
         named = abbreviate([*dict.fromkeys(cells)], most=_MOST)
         where = f"{named}, {_times_in_words(count)}: " if cells else ""
-        return f"{where}{with_cell_labels(found[0].message)}"
+        return f"{where}{found[0].message}"
 
     def _name(self, cell: Cell) -> str:
         """A cell's arm, with its model if there are several."""
-        return cell_in_sentence(cell) if self.models > 1 else cell.label
+        return cell.full_label if self.models > 1 else cell.label
 
 
 def _times_in_words(count: int) -> str:

@@ -15,7 +15,6 @@ from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     Table,
-    with_cell_labels,
 )
 from kveval.report.data.comparisons import effect_text
 from kveval.report.result.model import CheckFinding
@@ -167,10 +166,9 @@ def _failed_row(check: CheckFinding) -> list[str]:
 
 def _finding(check: CheckFinding) -> str:
     """The message of a check; of one of the campaign's tables with the cell that it is about."""
-    message = with_cell_labels(check.message)
     if check.levels or check.cell is None:
-        return message
-    return f"{_named(check.cell.cell)}: {message}"
+        return check.message
+    return f"{_named(check.cell.cell)}: {check.message}"
 
 
 def _remark_table(measured: Measured, checks: Sequence[CheckFinding]) -> Table:
