@@ -37,8 +37,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from benchmarks.campaign_files import LEVELS, write_campaign  # noqa: E402
+from benchmarks.campaign_files import cells as made_up_cells  # noqa: E402
 from benchmarks.support import LOG, children_cpu_s  # noqa: E402
 from tests.support.fault_chain import workflow_copy  # noqa: E402
+
+from kveval.configuration.loading import load_config  # noqa: E402
 
 # The site and the release of the published evaluation, of which this is the matrix.
 PUBLISHED = ROOT / "config" / "campaigns" / "feb-2026.yaml"
@@ -77,21 +80,30 @@ def make_copy(
 ) -> list[Path]:
     """Write a copy of the workflow with the campaign in its store; return the folders of the runs."""
     workflow_copy(folder)
-    places = write_campaign(folder / "results", runs, metrics, cells, **load)
     matrix = [
         {
             "models": [cell.model],
             "scenarios": [cell.scenario],
             "cpu_blocks": [cell.cpu_blocks],
         }
-        for cell in places
+        for cell in made_up_cells(cells)
     ]
     campaign = yaml.safe_load(PUBLISHED.read_text()) | {
         "name": "large",
         "results": "results",
     }
     campaign |= {"runs": runs, "matrix": matrix, "comparison": {}}
-    (folder / "config" / "config.yaml").write_text(yaml.safe_dump(campaign))
+    file = folder / "config" / "config.yaml"
+    file.write_text(yaml.safe_dump(campaign))
+    config = load_config(file, folder / "config")
+    places = write_campaign(
+        folder / "results",
+        runs,
+        metrics,
+        cells,
+        measurement_id=config.measurement_id,
+        **load,
+    )
     return [folder for folders in places.values() for folder in folders]
 
 

@@ -7,7 +7,7 @@ The pcp.parquet is one file, linked into every run: 1,500 metrics at 1 s, most o
 import itertools
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -273,10 +273,12 @@ def write_campaign(
     levels: Sequence[int] = LEVELS,
     seconds: float = LEVEL_S,
     reported: int | None = None,
+    measurement_id: Callable[[Cell], str] | None = None,
 ) -> dict[Cell, list[Path]]:
     """Write a campaign's store and pointers below `folder`, its results; return cell -> the folders of its runs.
 
     Pointers name their run relative to the folder above, the repository. Only the first `reported` cells have reports.
+    `measurement_id`: that of a planned cell; without it the cells are numbered, for those who plan none.
     """
     generator = np.random.default_rng(1)
     (folder / "recording").mkdir(parents=True)
@@ -285,8 +287,9 @@ def write_campaign(
     )
     folders: dict[Cell, list[Path]] = {}
     for number, cell in enumerate(cells(count)):
+        measurement = measurement_id(cell) if measurement_id else f"{number:016x}"
         for run in range(1, runs + 1):
-            stored = folder / "measurements" / f"{number:016x}" / f"run-{run}"
+            stored = folder / "measurements" / measurement / f"run-{run}"
             (stored / "raw").mkdir(parents=True)
             speed = (
                 200
@@ -311,7 +314,7 @@ def write_campaign(
                 measured.append(
                     {"level": streams, "status": "ok", "report": name, **window}
                 )
-            description = _description(cell, run, f"{number:016x}", measured, seconds)
+            description = _description(cell, run, measurement, measured, seconds)
             (stored / "run.json").write_text(json.dumps(description))
             run_folder = folder / cell.path / f"run-{run}"
             run_folder.mkdir(parents=True)
