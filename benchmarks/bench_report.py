@@ -107,8 +107,12 @@ def make_copy(
     return [folder for folders in places.values() for folder in folders]
 
 
-def seconds_by_rule(log: Path) -> list[tuple[str, int, float]]:
-    """Return rule, number of jobs and the sum of their seconds, longest first, from the times in Snakemake's output."""
+def seconds_by_rule(folder: Path) -> list[tuple[str, int, float]]:
+    """Return rule, number of jobs and the sum of their seconds, longest first, of the last snakemake in a folder.
+
+    From the times in Snakemake's own log file: what it prints is shorter.
+    """
+    log = max((folder / ".snakemake" / "log").glob("*.log"))
     started: dict[str, float] = {}
     found: dict[str, list[float]] = collections.defaultdict(list)
     at = 0.0
@@ -176,7 +180,7 @@ def main() -> None:
     ):
         used.append(snakemake(folder, *cores, *targets))
         print("| {} | {:.1f} | {:.1f} | {:.2f} |".format(step, *used[-1]), flush=True)
-        rules += seconds_by_rule(folder / LOG)
+        rules += seconds_by_rule(folder)
     (wall, cpu, memory), (more_wall, more_cpu, more_memory) = used[:2]
     print(
         f"| reports to report | {wall + more_wall:.1f} | {cpu + more_cpu:.1f} | {max(memory, more_memory):.2f} |"
