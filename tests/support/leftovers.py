@@ -5,13 +5,24 @@ Its own are the processes below it, those of the sessions it has noted, and thos
 
 import contextlib
 import json
+import os
 import threading
 from pathlib import Path
 
 import psutil
 
-from kveval.host.registry import SharedMemory, TemporaryFolder, mapped_by, thing_of
+from kveval.host.registry import (
+    SHARED_MEMORY,
+    SharedMemory,
+    TemporaryFolder,
+    mapped_by,
+    thing_of,
+)
 from kveval.host.sessions import Session, members_of
+
+# Whoever makes a segment maps it at once. The lists of what a process has mapped are long: reading them at every look
+# took more than all the rest.
+_LOOKS_AFTER_A_NEW_SEGMENT = 4
 
 
 class Trace:
@@ -26,6 +37,7 @@ class Trace:
         self._home = home
         self._processes: dict[psutil.Process, str] = {}
         self._segments: set[SharedMemory] = set()
+        self._looks_at: dict[tuple[str, int], int] = {}
         self._folders: set[TemporaryFolder] = set()
         self._system_v = _system_v()
         self._over = threading.Event()
@@ -35,7 +47,7 @@ class Trace:
     def _follow(self) -> None:
         while not self._over.wait(self._interval_s):
             self.look()
-            if not any(map(_runs, [*self._roots, *self._processes])):
+            if not any(map(runs, [*self._roots, *self._processes])):
                 return
 
     def look(self) -> None:
@@ -57,7 +69,11 @@ class Trace:
         for process in processes:
             with contextlib.suppress(psutil.Error):
                 self._processes[process] = " ".join(process.cmdline()) or process.name()
-        self._segments |= mapped_by(process.pid for process in processes)
+        with os.scandir(SHARED_MEMORY) as entries:
+            there = [(entry.name, entry.inode()) for entry in entries]
+        self._looks_at = {entry: self._looks_at.get(entry, 0) + 1 for entry in there}
+        if any(n <= _LOOKS_AFTER_A_NEW_SEGMENT for n in self._looks_at.values()):
+            self._segments |= mapped_by(process.pid for process in processes)
 
     def follows(self) -> bool:
         """Tell whether it still looks."""
@@ -75,11 +91,11 @@ class Trace:
     def left(self) -> list[str]:
         """Name what of it is still there."""
         running = {
-            process: line for process, line in self._processes.items() if _runs(process)
+            process: line for process, line in self._processes.items() if runs(process)
         }
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error):
-                if process.environ().get("HOME") == str(self._home) and _runs(process):
+                if process.environ().get("HOME") == str(self._home) and runs(process):
                     running[process] = " ".join(process.cmdline())
         remains = [
             f"process {process.pid}: {line}" for process, line in running.items()
@@ -108,7 +124,8 @@ class Trace:
         }
 
 
-def _runs(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
+    """Tell whether a process has not ended; one that nobody has waited for yet has."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
