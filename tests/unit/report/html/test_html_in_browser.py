@@ -9,7 +9,7 @@ import pytest
 from tests.support.browser import PROGRAM, Page, chromium
 
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Table
+from kveval.report.data.campaign import StyledText, Table
 from kveval.report.html.page import render_page
 from kveval.report.sections import Bullets, Code, Paragraph, Picture, Section
 
@@ -41,6 +41,19 @@ VERDICTS = Table(
     ],
     frozenset({1, 2, 3, 5, 6}),
 )
+ANSWER = Table(
+    ["model", "best arm", "gain (95 %)", "median TTFT, ms: before to after", "tier"],
+    [
+        ["Qwen3-0.6B", "no arm is better", "", "", ""],
+        [
+            "Qwen3-8B",
+            "[lmcache-valkey 10K](#runs)",
+            StyledText("**+660 % (+120 to more than +1,000)**", "better"),
+            "16,500 to 15,400",
+            "22.0 GiB (10,000 blocks)",
+        ],
+    ],
+)
 MODES = ({}, {"dark": True}, {"width": 390, "height": 844}, {"scripts": False})
 
 
@@ -63,6 +76,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Section("Verdicts", [VERDICTS]),
     ]
     front = [
+        ANSWER,
         Paragraph("A note.", note=True),
         Bullets(["No arm was better. [The runs](#of-one-arm)"]),
     ]
@@ -127,6 +141,23 @@ def test_the_last_column_of_a_table_of_verdicts_is_in_view(
     browser.open(file, width=width)
     box = "document.querySelector('#verdicts .scroll')"
     assert browser.value(f"{box}.scrollWidth <= {box}.clientWidth")
+
+
+@pytest.mark.parametrize("width", [320, 390, 800, 801, 1400])
+def test_every_cell_of_the_answers_table_is_in_view_under_its_title(
+    browser: Page, file: Path, width: int
+) -> None:
+    browser.open(file, width=width, height=844)
+    box = "document.querySelector('main > .scroll')"
+    assert browser.value(f"{box}.scrollWidth <= {box}.clientWidth")
+    cell = "document.querySelector('main > .scroll td:nth-child(4)')"
+    blank = browser.value(f"{cell}.checkVisibility()")
+    title = browser.value(
+        f"getComputedStyle({cell.replace('td', 'tr:nth-child(2) td')}, '::before').content"
+    )
+    header = browser.value(f"{box}.querySelector('thead').checkVisibility()")
+    assert (header, blank) == (width > 800, width > 800)
+    assert (ANSWER.header[3] in title) == (width <= 800)
 
 
 def test_a_dark_figure_has_the_ground_of_its_box(browser: Page, file: Path) -> None:
