@@ -15,6 +15,8 @@ _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 _MARKS = re.compile(r"[*_`\[\\&<]")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _DIGITS = re.compile(r"\d+")
+# Of a number within a text: those of arms, levels and tokens, most of them grouped by commas.
+_DIGITS_OF_KEYS = 7
 # The longest cell, in characters, that is kept on one line: an arm, a model, a verdict.
 _SHORT = 28
 
@@ -50,7 +52,7 @@ def sort_key(text: str, number: bool) -> str:
         return shown
     if number and not shown[:1].isdecimal():
         return ""
-    return _DIGITS.sub(lambda match: match[0].zfill(12), shown.casefold())
+    return _DIGITS.sub(lambda match: match[0].zfill(_DIGITS_OF_KEYS), shown.casefold())
 
 
 def cell_attributes(text: str, number: bool) -> Markup:

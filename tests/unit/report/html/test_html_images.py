@@ -17,12 +17,15 @@ def test_a_drawing_is_taken_before_an_image_unless_it_is_large(tmp_path: Path) -
         tmp_path / "curve_Qwen3-0.6B_all.png",
         tmp_path / "curve_Qwen3-0.6B_all.svg",
     )
-    png.write_bytes(b"png")
-    assert data_uri(png) == "data:image/png;base64,cG5n"
+    Image.new("RGB", (3, 2), "#00634a").save(png)
+    kind, _, content = data_uri(png).partition(",")
+    assert kind == "data:image/webp;base64"
+    shown = Image.open(io.BytesIO(base64.b64decode(content))).convert("RGB")
+    assert (shown.size, shown.getpixel((1, 1))) == ((3, 2), (0, 0x63, 0x4A))
     svg.write_bytes(b"<svg/>")
     assert data_uri(png) == f"{DRAWING}%3Csvg/%3E"
     svg.write_bytes(b"<svg/>" * 100_000)
-    assert data_uri(png).startswith("data:image/png;")
+    assert data_uri(png).startswith("data:image/webp;")
     png.unlink()
     assert data_uri(png).startswith(DRAWING)
 

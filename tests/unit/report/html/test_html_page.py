@@ -3,6 +3,7 @@ from pathlib import Path
 
 import jinja2
 import pytest
+from PIL import Image
 from tests.support.html_checks import PageReader
 from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 
@@ -150,12 +151,12 @@ def test_a_campaign_is_on_one_page_with_a_link_from_every_sentence_of_its_answer
         tmp_path / f"{name}.png" for name in figure_names(measured.levels["model"])
     ]
     for figure in figures:
-        figure.write_bytes(b"png")
+        Image.new("RGB", (3, 2)).save(figure)
     write_page(plan, measured, tree(campaign), figures, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     read = PageReader(text)
     assert read.problems == []
-    assert text.count("data:image/png;base64,cG5n") == len(figures)
+    assert text.count("data:image/webp;base64,") == len(figures)
     sentences = (
         text.partition("<main>")[2]
         .partition("<ul>")[2]
