@@ -41,6 +41,28 @@ VERDICTS = Table(
     ],
     frozenset({1, 2, 3, 5, 6}),
 )
+# By model: several columns of arms.
+_ARMS = "native-offload 10K; lmcache-local 10K; lmcache-redis 10K; lmcache-valkey 10K; llm-d-redis"
+BY_MODEL = Table(
+    [
+        "model",
+        "better than the baseline",
+        "no relevant difference from it",
+        "worse",
+        "not decided",
+        "conclusion",
+    ],
+    [
+        [
+            "Qwen3-32B-AWQ",
+            "lmcache-local 10K +6.9 % (+4.5 to +9.4); lmcache-valkey 10K +5.2 % (+2.8 to +7.7)",
+            _ARMS,
+            "native-offload 10K",
+            _ARMS,
+            "one of the arms that are better; the table of arms against each other has them",
+        ]
+    ],
+)
 ANSWER = Table(
     ["model", "best arm", "gain (95 %)", "median TTFT, ms: before to after", "tier"],
     [
@@ -74,6 +96,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ],
         ),
         Section("Verdicts", [VERDICTS]),
+        Section("By model", [BY_MODEL]),
     ]
     front = [
         ANSWER,
@@ -110,6 +133,7 @@ def test_it_asks_for_nothing_and_nothing_complains(
         "A campaign",
         "Results",
         "Verdicts",
+        "By model",
     ]
     assert browser.value("document.querySelector('figure img').naturalWidth") == 900
     # Wide tables, figures and command lines scroll in boxes of their own.
@@ -158,6 +182,15 @@ def test_every_cell_of_the_answers_table_is_in_view_under_its_title(
     header = browser.value(f"{box}.querySelector('thead').checkVisibility()")
     assert (header, blank) == (width > 800, width > 800)
     assert (ANSWER.header[3] in title) == (width <= 800)
+
+
+@pytest.mark.parametrize("width", [1100, 1400])
+def test_the_conclusion_by_model_is_in_view(
+    browser: Page, file: Path, width: int
+) -> None:
+    browser.open(file, width=width)
+    box = "document.querySelector('#by-model .scroll')"
+    assert browser.value(f"{box}.scrollWidth <= {box}.clientWidth")
 
 
 def test_a_dark_figure_has_the_ground_of_its_box(browser: Page, file: Path) -> None:
