@@ -11,6 +11,7 @@ import matplotlib.text
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backend_bases import RendererBase
 from matplotlib.figure import Figure
 from tests.support import synthetic_campaign as campaign
 from tests.support.synthetic import comparison_table, levels_table, peaks_table
@@ -236,6 +237,21 @@ def test_the_same_data_give_the_same_bytes(
     for outputs in (one, two):
         write_figure(name, small, outputs)
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
+
+
+def test_a_figure_is_drawn_once_for_each_file(
+    small: FigureData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, draw_once = [], Figure.draw
+
+    def count(figure: Figure, renderer: RendererBase) -> None:
+        drawn.append(figure)
+        draw_once(figure, renderer)
+
+    monkeypatch.setattr(Figure, "draw", count)
+    outputs = [tmp_path / "figure.png", tmp_path / "figure.svg"]
+    write_figure("throughput_by_arm", small, outputs)
+    assert len(drawn) == len(outputs)
 
 
 def test_an_arm_looks_the_same_in_every_campaign_and_unlike_the_others(

@@ -121,8 +121,10 @@ def _lay_out(figure: Figure) -> None:
 
     The last digits depend on figures drawn before (cached text sizes), and ids in an SVG are hashes of positions.
     """
-    figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)
+    # Not "none", which is an engine, too: a figure with an engine is drawn twice for each file.
+    figure.set_layout_engine(None)
     for axes in figure.axes:
         axes.set_position(
             tuple(round(value, 6) for value in axes.get_position().bounds)
