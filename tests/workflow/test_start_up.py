@@ -36,8 +36,10 @@ def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
     )
 
 
-@pytest.mark.parametrize("script", ["extract_peak", "collect_metrics", "write_report"])
-def test_jobs_that_compare_nothing_do_not_load_the_slowest_library(script: str) -> None:
+@pytest.mark.parametrize(
+    "script", ["extract_peak", "collect_metrics", "compare_scenarios", "write_report"]
+)
+def test_jobs_without_figures_do_not_load_the_slowest_libraries(script: str) -> None:
     """A job a cell pays for it, which takes longer than reading the cell's runs."""
     assert loaded(script, among=("scipy.stats", "matplotlib")) == []
 

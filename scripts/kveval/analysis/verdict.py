@@ -21,7 +21,12 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.estimators.intervals import Contrast, holm, percent
+from kveval.analysis.estimators.intervals import (
+    Contrast,
+    false_discovery,
+    holm,
+    percent,
+)
 from kveval.analysis.estimators.power import parity_power, runs_to_resolve
 from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
@@ -554,16 +559,10 @@ def _with_q_values(
         if verdict.estimate.can_have_verdict:
             key = (verdict.question.metric, verdict.estimate.basis.idle)
             families.setdefault(key, []).append(place)
-    if not families:
-        return list(verdicts)
-    # Imported here because it is very slow, and many modules need only the names defined here.
-    from scipy.stats import false_discovery_control  # noqa: PLC0415
-
     values: dict[int, float] = {}
     for places in families.values():
-        p_values = [verdicts[place].p_value for place in places]
-        adjusted = map(float, false_discovery_control(p_values))
-        values |= dict(zip(places, adjusted, strict=True))
+        q_values = false_discovery([verdicts[place].p_value for place in places])
+        values |= dict(zip(places, q_values, strict=True))
     return [
         replace(verdict, q_value=values[place], discovery=values[place] < q)
         if place in values

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from tests.support.synthetic import comparison_table, levels_table
 
-from kveval.analysis.estimators.intervals import contrasts, holm, welch
+from kveval.analysis.estimators.intervals import (
+    contrasts,
+    false_discovery,
+    holm,
+    welch,
+)
 from kveval.analysis.estimators.power import runs_to_resolve
 from kveval.analysis.estimators.spreads import bartlett
 from kveval.analysis.statistics import verdict_words as words
@@ -120,6 +125,12 @@ def test_holm_never_lowers_and_keeps_the_order(p_values: list[float]) -> None:
             assert not (
                 p_values[one] < p_values[other] and adjusted[one] > adjusted[other]
             )
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=30))
+def test_q_values_are_those_of_scipy(p_values: list[float]) -> None:
+    expected = scipy.stats.false_discovery_control(p_values)
+    assert false_discovery(p_values) == [float(value) for value in expected]
 
 
 def test_holm_on_a_known_example() -> None:

@@ -178,3 +178,16 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty(count)
     adjusted[order] = np.maximum.accumulate(stepped) if count else []
     return [float(value) for value in adjusted]
+
+
+def false_discovery(p_values: Sequence[float]) -> list[float]:
+    """Return Benjamini and Hochberg's (1995) step-up adjusted p values, in the order given: q values.
+
+    As scipy.stats.false_discovery_control does, whose import takes longer than a campaign's comparisons.
+    """
+    order = np.argsort(p_values, kind="stable")
+    count = len(p_values)
+    stepped = np.array(p_values, float)[order] * (count / np.arange(1, count + 1))
+    adjusted = np.empty(count)
+    adjusted[order] = np.minimum.accumulate(stepped[::-1])[::-1]
+    return [float(value) for value in np.clip(adjusted, 0, 1)]
