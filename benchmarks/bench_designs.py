@@ -3,14 +3,16 @@
 All effects are 0 unless stated, so that every "better" and "worse" is wrong.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
+from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.estimators.power import parity_power
 from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.verdict import Comparisons, compare_all
+from kveval.analysis.statistics.comparison import ComparisonVerdict
+from kveval.analysis.verdict import Verdicts, judge_all
 from kveval.campaign.campaign_file import Comparison
 
 THROUGHPUT = {"throughput_tok_s": True}
@@ -18,10 +20,12 @@ THROUGHPUT = {"throughput_tok_s": True}
 _RUN = 0.2
 
 
-def compared(logs: Array, starts: Array, same: tuple[int, ...] = ()) -> Comparisons:
+def compared(
+    logs: Array, starts: Array, same: tuple[int, ...] = (), peaks: bool = False
+) -> Verdicts:
     """Compare cells with the first. `logs`: runs x cells (x levels); `starts`: hours, runs x cells.
 
-    `same`: the cells that ran one configuration.
+    `same`: the cells that ran one configuration; `peaks`: whether peaks are compared with peaks as well.
     """
     table = logs.reshape(*logs.shape[:2], -1)
     run, cell, level = (index.ravel() for index in np.indices(table.shape))
@@ -60,7 +64,7 @@ def compared(logs: Array, starts: Array, same: tuple[int, ...] = ()) -> Comparis
     baselines = {
         f"c{number}": "c0" if number else None for number in range(table.shape[1])
     }
-    return compare_all(frame, baselines, Comparison(), THROUGHPUT)
+    return judge_all(frame, baselines, Comparison(), THROUGHPUT, peaks=peaks)
 
 
 def in_order(runs: int, cells: int) -> Array:
@@ -76,13 +80,13 @@ def at_random(generator: np.random.Generator, runs: int, cells: int) -> Array:
     )
 
 
-def _differ(found: pd.DataFrame) -> "pd.Series[bool]":
-    return found["verdict"].isin(["better", "worse"])
+def _differ(found: Sequence[ComparisonVerdict]) -> list[bool]:
+    return [verdict.judgement.word in ("better", "worse") for verdict in found]
 
 
-def _covered(found: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether the 95 % interval contains 0, by the p value, because for parity the table has the 90 % interval."""
-    return found["p_value"] >= 0.05
+def _covered(found: Sequence[ComparisonVerdict]) -> float:
+    """The share of 95 % intervals that contain 0, by the p value, because for parity a verdict has the 90 % interval."""
+    return float(np.mean([verdict.p_value >= 0.05 for verdict in found]))
 
 
 def with_drift(
@@ -106,7 +110,7 @@ def with_drift(
         logs -= slowing * starts / (_RUN * cells)
         logs[:, -1] += effect
         differ = _differ(compared(logs, starts).baseline)
-        wrong, last = wrong + bool(differ[:-1].any()), last + bool(differ.iloc[-1])
+        wrong, last = wrong + any(differ[:-1]), last + differ[-1]
     return wrong / count, last / count
 
 
@@ -127,7 +131,7 @@ def later_day(count: int, days: float = 0.04) -> tuple[float, float]:
             starts > 20, generator.normal(0, days), 0.0
         )
         differ = _differ(compared(logs, starts).baseline)
-        new, old = new + bool(differ.iloc[-1]), old + bool(differ[:-1].any())
+        new, old = new + differ[-1], old + any(differ[:-1])
     return new / count, old / count
 
 
@@ -146,8 +150,8 @@ def sessions(
         logs = generator.normal(0, 0.02 * np.sqrt(share), (len(groups), cells))[of]
         logs = logs + generator.normal(0, 0.02 * np.sqrt(1 - share), (runs, cells))
         found = compared(logs, starts).baseline
-        held += float(_covered(found).mean())
-        wrong += bool(_differ(found).any())
+        held += _covered(found)
+        wrong += any(_differ(found))
     return {"coverage": held / count, "error": wrong / count}
 
 
@@ -165,7 +169,7 @@ def copies(apart: float, effect: float, count: int) -> tuple[float, float]:
         differ = _differ(
             compared(logs, at_random(generator, 5, 5), same=(3, 4)).baseline
         )
-        wrong, right = wrong + bool(differ.iloc[1]), right + bool(differ.iloc[0])
+        wrong, right = wrong + differ[1], right + differ[0]
     return wrong / count, right / count
 
 
@@ -176,9 +180,9 @@ def flat_peaks(arms: int, levels: int, runs: int, count: int) -> dict[str, float
         logs = generator.normal(0, 0.02, (runs, arms + 1, levels)) + generator.normal(
             0, 0.03, (runs, 1, 1)
         )
-        found = compared(logs, at_random(generator, runs, arms + 1)).peaks
-        held += float(_covered(found).mean())
-        wrong += bool(_differ(found).any())
+        found = compared(logs, at_random(generator, runs, arms + 1), peaks=True).peaks
+        held += _covered(found)
+        wrong += any(_differ(found))
     return {"coverage": held / count, "error": wrong / count}
 
 
@@ -192,9 +196,12 @@ def found_beside_others(count: int) -> tuple[float, float, float]:
             + generator.normal(0, 0.02, (5, 8))
             + generator.normal(0, 0.03, (5, 1))
         )
-        rows = compared(logs, at_random(generator, 5, 8)).baseline
-        found += _differ(rows).to_numpy()[:2]
-        width += float((rows["high_percent"] - rows["low_percent"])[0]) / 2
+        verdicts = compared(logs, at_random(generator, 5, 8)).baseline
+        found += _differ(verdicts)[:2]
+        contrast = verdicts[0].estimate.contrast
+        assert contrast is not None
+        low, high = contrast.interval(verdicts[0].confidence)
+        width += (percent(high) - percent(low)) / 2
     return float(found[0]) / count, float(found[1]) / count, width / count
 
 
@@ -202,11 +209,12 @@ def parity_said(arms: int, runs: int, sd: float, count: int) -> tuple[float, flo
     """Chance of parity as planned from the true spread, and the share of equal arms at parity."""
     generator, shown = np.random.default_rng(27), 0.0
     for _ in range(count):
-        rows = compared(
+        verdicts = compared(
             generator.normal(0, sd, (runs, arms + 1)),
             at_random(generator, runs, arms + 1),
         ).baseline
-        shown += float((rows["verdict"] == "parity").mean())
+        words = [verdict.judgement.word for verdict in verdicts]
+        shown += words.count("parity") / arms
     return parity_power(sd, 0.05, runs, arms + 1, comparisons=arms), shown / count
 
 

@@ -27,8 +27,8 @@ def tables_by_cell(table: pd.DataFrame) -> dict[Cell, pd.DataFrame]:
     if table.empty:
         return {}
     return {
-        Cell.from_row(rows.iloc[0].to_dict()): rows
-        for _, rows in table.groupby([*CELL_COLUMNS], sort=False)
+        Cell.from_row(dict(zip(CELL_COLUMNS, key, strict=True))): rows
+        for key, rows in table.groupby([*CELL_COLUMNS], sort=False)
     }
 
 

@@ -83,12 +83,20 @@ def method_hash(settings: Comparison) -> str:
     return content_hash(facts, 12, spaced=True)
 
 
-class Comparisons(NamedTuple):
-    """Comparisons, as tables with equal columns.
+class Verdicts(NamedTuple):
+    """The verdicts of a campaign.
 
     `baseline`: cells against their baselines; `contrasts`: declared pairs, then neighbouring sizes of an arm; `peaks`:
     peaks against the baselines' peaks.
     """
+
+    baseline: list[ComparisonVerdict]
+    contrasts: list[ComparisonVerdict]
+    peaks: list[ComparisonVerdict]
+
+
+class Comparisons(NamedTuple):
+    """Verdicts as tables with equal columns."""
 
     baseline: pd.DataFrame
     contrasts: pd.DataFrame
@@ -102,6 +110,21 @@ def compare_all(
     metrics: Mapping[str, bool] | None = None,
     requested_runs: Mapping[Cell, int] | None = None,
 ) -> Comparisons:
+    """Return the verdicts of `judge_all`, which describes the parameters, as tables."""
+    settings = settings or Comparison()
+    verdicts = judge_all(complete, baselines, settings, metrics, requested_runs)
+    margin, method = settings.margin, method_hash(settings)
+    return Comparisons(*(comparison_table(each, margin, method) for each in verdicts))
+
+
+def judge_all(
+    complete: pd.DataFrame,
+    baselines: Mapping[str, str | None],
+    settings: Comparison | None = None,
+    metrics: Mapping[str, bool] | None = None,
+    requested_runs: Mapping[Cell, int] | None = None,
+    peaks: bool = True,
+) -> Verdicts:
     """Compare every cell with its baseline, every declared pair, and every size of a CPU tier with the next smaller
     one of its arm, at a common level; then peaks with peaks.
 
@@ -112,30 +135,27 @@ def compare_all(
     no other comparison. `q_value` is over all models of a metric (Benjamini, Hochberg).
     `metrics`: by default METRICS, and goodput where the levels have it. `requested_runs`: the number of runs that the
     campaign asks for, by cell; without it, a run is missing that a cell compared has and the other does not.
+    `peaks`: whether peaks are compared as well, which changes no other verdict.
     """
     settings = settings or Comparison()
     metrics = metrics or METRICS | ({GOODPUT: True} if GOODPUT in complete else {})
     campaign = CampaignCells(complete, baselines, settings, metrics, requested_runs)
     at_levels = [(metric, False) for metric in metrics]
-    at_peaks = [(metric, True) for metric in (THROUGHPUT, GOODPUT) if metric in metrics]
+    of_peaks = (THROUGHPUT, GOODPUT) if peaks else ()
+    at_peaks = [(metric, True) for metric in of_peaks if metric in metrics]
     estimated = [
         each
         for model in campaign.models
         for metric, own_peaks in (*at_levels, *at_peaks)
         for each in _estimates(campaign, model, metric, own_peaks)
     ]
-    verdicts = _verdicts(estimated, metrics, settings)
     of_kind: dict[Kind, list[ComparisonVerdict]] = defaultdict(list)
-    for verdict in verdicts:
+    for verdict in _verdicts(estimated, metrics, settings):
         of_kind[verdict.question.kind].append(verdict)
-    margin, method = settings.margin, method_hash(settings)
-    pairs = [*of_kind["contrast"], *of_kind["sizes"]]
-    baseline = _with_q_values(of_kind["baseline"], settings.q)
-    peaks = _with_q_values(of_kind["peak"], settings.q)
-    return Comparisons(
-        comparison_table(baseline, margin, method),
-        comparison_table(pairs, margin, method),
-        comparison_table(peaks, margin, method),
+    return Verdicts(
+        _with_q_values(of_kind["baseline"], settings.q),
+        [*of_kind["contrast"], *of_kind["sizes"]],
+        _with_q_values(of_kind["peak"], settings.q),
     )
 
 

@@ -8,7 +8,7 @@ from tests.support.synthetic import BASELINES, levels_table
 from kveval.analysis.estimators.intervals import holm
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.failed_checks import FAILURES
-from kveval.analysis.verdict import compare_all
+from kveval.analysis.verdict import compare_all, judge_all
 from kveval.campaign.campaign_file import Comparison
 
 TTFT = "ttft_ms_p50"
@@ -187,12 +187,15 @@ def test_idle_arms_that_cost_nothing_are_rarely_called_worse(runs: int) -> None:
     base = pd.concat([base, *more], ignore_index=True)
     for _ in range(250):
         noise = np.exp(generator.normal(0, 0.05, len(base)))
-        table = compare_all(
+        verdicts = judge_all(
             base.assign(throughput_tok_s=100 * noise),
             BASELINES,
             metrics={"throughput_tok_s": True},
+            peaks=False,
         )
-        wrong += (table.baseline["verdict"] == words.WORSE_IDLE).any()
+        wrong += any(
+            verdict.judgement.word == words.WORSE_IDLE for verdict in verdicts.baseline
+        )
     assert wrong / 250 <= 0.06
 
 
@@ -206,13 +209,14 @@ def test_a_bounded_cost_is_rarely_below_the_true_one(effect: float) -> None:
         logs = generator.normal(0, 0.02, len(base)) + np.where(
             base["scenario"] == "idle", effect, 0.0
         )
-        table = compare_all(
+        verdicts = judge_all(
             base.assign(throughput_tok_s=100 * np.exp(logs)),
             BASELINES,
             metrics={"throughput_tok_s": True},
+            peaks=False,
         )
-        row = table.baseline.iloc[0]
-        wrong += row["verdict"] == words.IDLE and row["cost_percent"] < true
+        (verdict,) = verdicts.baseline
+        wrong += verdict.judgement.word == words.IDLE and verdict.cost_percent < true
     assert wrong / 250 <= 0.08
 
 

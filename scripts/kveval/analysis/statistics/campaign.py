@@ -9,7 +9,9 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import combinations
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, partner, tables_by_cell
@@ -30,6 +32,7 @@ from kveval.analysis.statistics.exclusions import UsableRuns, usable_runs
 from kveval.analysis.statistics.findings import ComparisonFinding, new_finding
 from kveval.analysis.statistics.inputs import COLUMNS as INPUT_COLUMNS
 from kveval.analysis.statistics.level_selection import (
+    SELECTION_COLUMNS,
     OwnPeak,
     comparison_level,
     falls_with_load,
@@ -91,11 +94,8 @@ class CampaignCells:
         self._baselines = baselines
         complete = limits_met.replace_zero_goodput(complete)
         column_names = {*_NEEDED, *metrics, *(f"{name}_se" for name in metrics)}
-        needed = complete[[name for name in complete if name in column_names]].astype(
-            object
-        )
-        self._tables = tables_by_cell(needed)
-        self.rows = _rows_of_cells(needed)
+        self._tables = tables_by_cell(_columns(complete, SELECTION_COLUMNS))
+        self.rows = _rows_of_cells(_columns(complete, column_names))
         self.models = list(dict.fromkeys(cell.model for cell in self._tables))
         self._spans = {
             cell: run_spans(rows.values()) for cell, rows in self.rows.items()
@@ -103,14 +103,7 @@ class CampaignCells:
         self.pauses = find_pauses(
             span for spans in self._spans.values() for span in spans.values()
         )
-        self._peaks = {
-            (cell, metric): own_peak(table, metric)
-            for cell, table in self._tables.items()
-            for metric in (THROUGHPUT, GOODPUT)
-            # No level is the best for goodput where nothing met the limits.
-            if metric == THROUGHPUT
-            or (metric in table and (table["goodput_met"] > 0).any())
-        }
+        self._own_peaks: dict[tuple[Cell, str], OwnPeak | None] = {}
         self._levels: dict[tuple[Cell, str], int | None] = {}
         self._pairing = cache(
             lambda arm, reference: pair_runs(self._spans[arm], self._spans[reference])
@@ -312,17 +305,43 @@ class CampaignCells:
 
     def _peak(self, cell: Cell, other_cell: Cell, metric: str) -> OwnPeak:
         """A cell's own peak; the other cell's peak for a cell in which nothing met the limits at any level."""
-        peak = self._peaks.get((cell, metric))
-        if peak is None and (other_cell, metric) in self._peaks:
-            level = self._peaks[other_cell, metric].level or 0
-            peak = OwnPeak(level, dict.fromkeys(self._spans[cell], level))
-        return peak or OwnPeak(None, {})
+        if peak := self._own_peak(cell, metric):
+            return peak
+        if other_peak := self._own_peak(other_cell, metric):
+            level = other_peak.level or 0
+            return OwnPeak(level, dict.fromkeys(self._spans[cell], level))
+        return OwnPeak(None, {})
+
+    def _own_peak(self, cell: Cell, metric: str) -> OwnPeak | None:
+        """A cell's own peak; None for goodput where nothing met the limits: no level is the best then."""
+        if (cell, metric) not in self._own_peaks:
+            table = self._tables[cell]
+            some = metric in table and (
+                metric == THROUGHPUT or bool((table["goodput_met"] > 0).any())
+            )
+            self._own_peaks[cell, metric] = own_peak(table, metric) if some else None
+        return self._own_peaks[cell, metric]
+
+
+def _columns(table: pd.DataFrame, names: Collection[str]) -> pd.DataFrame:
+    return table[[name for name in table if name in names]]
 
 
 def _rows_of_cells(table: pd.DataFrame) -> Mapping[Cell, CellRows]:
     rows: dict[Cell, dict[tuple[int, int], Row]] = {}
-    for record in table.to_dict("records"):
-        row = {str(name): value for name, value in record.items()}
+    names = [str(name) for name in table]
+    for values in zip(*(_plain_values(table[name]) for name in names), strict=True):
+        row = dict(zip(names, values, strict=True))
         of_cell = rows.setdefault(Cell.from_row(row), {})
         of_cell[int(row["run"]), int(row["level"])] = row
     return rows
+
+
+def _plain_values(column: pd.Series[Any]) -> list[Any]:
+    """The values of a column as Python's own, never numpy's."""
+    values: list[Any] = column.tolist()
+    if column.dtype != object:
+        return values
+    return [
+        value.item() if isinstance(value, np.generic) else value for value in values
+    ]

@@ -8,15 +8,25 @@ that the choice favours none of the cells.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import t_quantile
-from kveval.analysis.estimators.spreads import residuals
+from kveval.analysis.estimators.spreads import Array, residuals
 from kveval.analysis.levels.checks_level import STARVED
+from kveval.analysis.levels.goodput import GOODPUT
+from kveval.campaign.cell import CELL_COLUMNS
 from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
+
+SELECTION_COLUMNS = (
+    *CELL_COLUMNS,
+    *("run", "level", THROUGHPUT, GOODPUT, "goodput_met"),
+    *("checks_failed", "concurrency_shortfall"),
+)
+"""Columns of a level that choose among levels."""
 
 
 class OwnPeak(NamedTuple):
@@ -54,7 +64,18 @@ def log_table(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 def highest_level(logs: pd.DataFrame) -> int:
     """Return the level with the largest mean over runs."""
-    return int(logs.columns[int(np.argmax(logs.mean().to_numpy()))])
+    return int(logs.columns[_highest(logs.to_numpy())])
+
+
+def _highest(logs: Array) -> int:
+    """The place of the level with the largest mean over runs, in ln of a metric, runs x levels."""
+    return int(np.argmax(logs.mean(axis=0)))
+
+
+def _means(logs: pd.DataFrame) -> dict[int, float]:
+    """The mean over runs of each level."""
+    means = logs.to_numpy().mean(axis=0).tolist()
+    return dict(zip(map(int, logs.columns), means, strict=True))
 
 
 def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
@@ -63,7 +84,7 @@ def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
     Two-way residuals of runs x levels, one-sided t with Bonferroni's correction over the other levels.
     """
     runs, count = logs.shape
-    means = logs.mean()
+    means = _means(logs)
     best = highest_level(logs)
     if runs < 2 or count < 2:
         return [best]
@@ -75,7 +96,7 @@ def plateau(logs: pd.DataFrame, alpha: float = 0.05) -> list[int]:
         / runs
     )
     limit = t_quantile(1 - alpha / (count - 1), freedom) * error
-    return [int(level) for level in logs.columns if means[best] - means[level] <= limit]
+    return [level for level, mean in means.items() if means[best] - mean <= limit]
 
 
 def cross_fit(logs: pd.DataFrame) -> float:
@@ -99,15 +120,16 @@ def own_peak(rows: pd.DataFrame, metric: str) -> OwnPeak:
     Runs that failed at a level chose none, and are looked at where the others are best.
     """
     logs = log_table(rows, metric)
-    runs = sorted(map(int, rows["run"].unique()))
+    runs = sorted(set(map(int, rows["run"])))
     if logs.empty:
         return OwnPeak(None, dict.fromkeys(runs, int(rows["level"].max())))
     best = highest_level(logs)
     by_run = dict.fromkeys(runs, best)
     if len(logs) > 1:
-        halves = logs.index[0::2], logs.index[1::2]
-        for ours, others in (halves, halves[::-1]):
-            by_run |= dict.fromkeys(map(int, ours), highest_level(logs.loc[others]))
+        values = logs.to_numpy()
+        for ours, others in ((0, 1), (1, 0)):
+            level = int(logs.columns[_highest(values[others::2])])
+            by_run |= dict.fromkeys(map(int, logs.index[ours::2]), level)
     return OwnPeak(best, by_run)
 
 
@@ -123,12 +145,14 @@ def comparison_level(
     logs = log_table(baseline, metric)
     if logs.empty:
         return None
-    means = logs.mean()[_sound(baseline, plateau(logs))]
+    all_means = _means(logs)
+    means = {level: all_means[level] for level in _sound(baseline, plateau(logs))}
     for table in others:
         logs_there = log_table(table, metric)
-        if set(means.index) <= set(logs_there.columns):
-            means = means + logs_there.mean()[means.index]
-    return int(means.index[int(np.argmax(means.to_numpy()))])
+        if means.keys() <= set(logs_there.columns):
+            there = _means(logs_there)
+            means = {level: mean + there[level] for level, mean in means.items()}
+    return max(means, key=means.__getitem__)
 
 
 def falls_with_load(
@@ -144,8 +168,10 @@ def falls_with_load(
 def _sound(rows: pd.DataFrame, levels: list[int]) -> list[int]:
     """Return the levels that passed with the full load in as many runs as a verdict needs; all levels if none did."""
     needed = min(MIN_RUNS, rows["run"].nunique())
-    sound = rows["checks_failed"].fillna("") == ""
+    sound = rows["checks_failed"].astype(object).fillna("") == ""
     if "concurrency_shortfall" in rows:
         sound &= ~(rows["concurrency_shortfall"].astype(float) > STARVED)
-    passed = rows[sound].groupby("level")["run"].nunique()
-    return [level for level in levels if passed.get(level, 0) >= needed] or levels
+    passed: dict[Any, set[Any]] = {}
+    for level, run in zip(rows["level"][sound], rows["run"][sound], strict=True):
+        passed.setdefault(level, set()).add(run)
+    return [level for level in levels if len(passed.get(level, ())) >= needed] or levels

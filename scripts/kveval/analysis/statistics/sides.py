@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -56,10 +57,15 @@ def numbers(rows: Rows, column: str) -> Array:
     return np.array([number(row, column) for row in rows], dtype=np.float64)
 
 
-def declared_work(row: Mapping[str, Any]) -> dict[str, str]:
+def declared_work(row: Mapping[str, Any]) -> Mapping[str, str]:
     """Return the numbers of a level's declared work as texts by name, {} where it is not known."""
     text = row.get("workload")
     if not isinstance(text, str) or not text:
         return {}
+    return _parse_work(text)
+
+
+@lru_cache(maxsize=256)
+def _parse_work(text: str) -> Mapping[str, str]:
     given = dict(part.split("=", 1) for part in text.split(";"))
-    return dict.fromkeys(_SELDOM_GIVEN, "0") | given
+    return MappingProxyType(dict.fromkeys(_SELDOM_GIVEN, "0") | given)
