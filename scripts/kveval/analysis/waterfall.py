@@ -15,12 +15,13 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, common_level, rows_of
+from kveval.analysis.cells import THROUGHPUT, common_level, rows_of, tables_by_cell
 from kveval.analysis.levels.server_counters import found_tokens, server_delta
 from kveval.analysis.one_request import one_request_times
 from kveval.analysis.reuse import TOLERANCE_POINTS, read_curve
@@ -306,8 +307,13 @@ def waterfall(
     for run in runs:
         by_cell.setdefault(run.cell, []).append(run)
     levels = levels[[name for name in _LEVEL_COLUMNS if name in levels]]
+    rows_of_levels, rows_of_times, rows_of_comparison = map(
+        tables_by_cell, (levels, times, comparison)
+    )
+    level_of = cache(lambda model: common_level(comparison, peaks, model))
+    rate_of = cache(lambda model: _prefill_tok_s(runs, levels, times, model))
     for cell, of_cell in by_cell.items():
-        level = common_level(comparison, peaks, cell.model)
+        level = level_of(cell.model)
         of_level = [
             (run, entry)
             for run in of_cell
@@ -316,11 +322,11 @@ def waterfall(
         ]
         if level is None or not of_level:
             continue
-        table = _tokens_of_runs(of_level, rows_of(levels, cell))
+        table = _tokens_of_runs(of_level, rows_of_levels.get(cell, levels.iloc[:0]))
         stages = _stages(table, of_cell)
-        rate = _prefill_tok_s(runs, levels, times, cell.model)
-        saved = _saved_s(stages, rows_of(times, cell), rate)
-        compared = rows_of(comparison, cell)
+        its_times = rows_of_times.get(cell, times.iloc[:0])
+        saved = _saved_s(stages, its_times, rate_of(cell.model))
+        compared = rows_of_comparison.get(cell, comparison.iloc[:0])
         facts = _facts(table, of_level, compared[compared["level"] == level], saved)
         head = {**cell.row, "level": level, "runs": len(table)}
         rows += [

@@ -1,6 +1,7 @@
 """The programs that a campaign can name: one entry each."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from packaging.version import Version
@@ -87,10 +88,15 @@ def names_on_wire(term: str) -> Iterator[str]:
     """Yield every name that a term has, in any release of any server, the newest first."""
     for server in SERVERS.values():
         names = server.metrics.get(term, {})
-        ages = {key: Version("0" if key == "*" else key) for key in names}
+        ages = {key: _age(key) for key in names}
         yield from (
             names[key] for key in sorted(names, key=ages.__getitem__, reverse=True)
         )
+
+
+@cache
+def _age(release: str) -> Version:
+    return Version("0" if release == "*" else release)
 
 
 def recorded_as(

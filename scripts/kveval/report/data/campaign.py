@@ -191,7 +191,10 @@ class Measured:
 
     def common_level(self, model: str) -> int | None:
         """The level at which most of a model's cells were compared."""
-        return common_level(self.comparison, self.peaks, model)
+        if model not in self._common_levels:
+            level = common_level(self.comparison, self.peaks, model)
+            self._common_levels[model] = level
+        return self._common_levels[model]
 
     def levels_of(self, cell: Cell, level: float | None = None) -> pd.DataFrame:
         """The rows of a cell, of one level if asked."""
@@ -229,6 +232,10 @@ class Measured:
         return waterfall(self.runs, self.levels, self.peaks, self.comparison)
 
     # Cached, as the tables of a report look up the rows of a cell thousands of times.
+
+    @cached_property
+    def _common_levels(self) -> dict[str, int | None]:
+        return {}
 
     @cached_property
     def _runs_by_cell(self) -> dict[Cell, list[Run]]:
