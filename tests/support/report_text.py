@@ -1,7 +1,10 @@
 """What a report says: its result without figures; REPORT.md with its appendices, as if they were one file."""
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+
+from tests.support import synthetic_campaign
 
 from kveval.report.build_result import campaign_result
 from kveval.report.data.campaign import Measured, ReportPlan
@@ -14,6 +17,12 @@ def result_of(
 ) -> CampaignResult:
     """Return what a campaign found, as a report with these figures has it."""
     return campaign_result(plan, measured, {name: name for name in figures}, {})
+
+
+@cache
+def result_of_whole() -> CampaignResult:
+    """Return what the whole made-up campaign found; its tests share it and change it nowhere."""
+    return result_of(synthetic_campaign.plan(), synthetic_campaign.whole())
 
 
 def answer_of(plan: ReportPlan, measured: Measured) -> ReportedAnswer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -32,8 +33,8 @@ from pcp_parquet.tests.test_archive_writer import (
     units,
 )
 
-METRICS: dict[str, dict[str, Any]] = yaml.safe_load(
-    (CONFIG / "metrics.yaml").read_text(encoding="utf-8")
+METRICS: dict[str, dict[str, Any]] = yaml.load(
+    (CONFIG / "metrics.yaml").read_bytes(), Loader=yaml.CSafeLoader
 )
 LEVELS = (1, 50, 100, 200, 300, 400, 500, 650)
 # Name -> parameters, tok/s at saturation, tokens of the device's KV cache, bytes of KV cache per token.
@@ -279,6 +280,12 @@ def measured(levels: pd.DataFrame, **settings: Any) -> Measured:
     return Measured(
         runs_of(levels), levels, peaks, tables.baseline, contrasts=tables.contrasts
     )
+
+
+@cache
+def whole() -> Measured:
+    """Everything of all cells, three runs at four levels; its tests share it and change it nowhere."""
+    return measured(levels_table(cells(), levels=(1, 50, 300, 650)))
 
 
 def with_reuse(measured: Measured) -> Measured:

@@ -13,9 +13,7 @@ from kveval.report.data.campaign import Measured
 
 @pytest.fixture(scope="module")
 def measured() -> Measured:
-    return campaign.measured(
-        campaign.levels_table(campaign.cells(), runs=3, levels=(1, 50, 300, 650))
-    )
+    return campaign.whole()
 
 
 def means(measured: Measured, levels: pd.DataFrame | None = None) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as campaign
 from tests.support.paths import REPOSITORY
-from tests.support.report_text import result_of
+from tests.support.report_text import result_of, result_of_whole
 
 from kveval.analysis.cells import THROUGHPUT, kept_runs, rows_of
 from kveval.analysis.levels.outcomes import outcomes_of
@@ -26,9 +26,7 @@ CELL = Cell("Qwen3-14B", "lmcache-valkey", 20_000)
 
 @pytest.fixture(scope="module")
 def measured() -> Measured:
-    return campaign.measured(
-        campaign.levels_table(campaign.cells(), levels=(1, 50, 300, 650))
-    )
+    return campaign.whole()
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +128,8 @@ def test_what_a_cell_was_asked_for_and_what_its_comparisons_keep_is_in_it(
     assert own[CELL].parity_power_percent == chances[CELL]
 
 
-def test_where_hits_are_lost_is_in_it_by_code(
-    plan: ReportPlan, measured: Measured
-) -> None:
-    content = json.loads(result_of(plan, measured).to_json())
+def test_where_hits_are_lost_is_in_it_by_code(measured: Measured) -> None:
+    content = json.loads(result_of_whole().to_json())
     codes = {Cell.from_row(leak): leak["code"] for leak in content["leaks"]}
     table = measured.waterfall.dropna(subset="leak").to_dict("records")
     assert codes == {Cell.from_row(row): row["leak"] for row in table}
@@ -170,10 +166,8 @@ def test_the_schema_in_the_repository_is_the_models_own() -> None:
     assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text()
 
 
-def test_a_report_of_an_earlier_version_is_read(
-    plan: ReportPlan, measured: Measured, tmp_path: Path
-) -> None:
-    content = json.loads(result_of(plan, measured).to_json())
+def test_a_report_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    content = json.loads(result_of_whole().to_json())
     for later in ("one_request", "checks", "predictions", "leaks", "pairs"):
         del content[later]
     for cell in content["cells"]:
@@ -196,10 +190,8 @@ def test_what_is_no_report_is_named(text: str, tmp_path: Path) -> None:
         read_result(tmp_path / "report.json")
 
 
-def test_levels_and_checks_are_those_of_the_tables(
-    plan: ReportPlan, measured: Measured
-) -> None:
-    result = result_of(plan, measured)
+def test_levels_and_checks_are_those_of_the_tables(measured: Measured) -> None:
+    result = result_of_whole()
     cell = next(cell for cell in result.cells if cell.cell == CELL)
     rows = rows_of(measured.levels, CELL)
     assert [level.level for level in cell.levels] == [1, 50, 300, 650]

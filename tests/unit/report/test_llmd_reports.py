@@ -28,9 +28,7 @@ CELL = Cell("Qwen3-14B", "lmcache-valkey", 20_000)
 
 @pytest.fixture(scope="module")
 def measured() -> Measured:
-    return campaign.measured(
-        campaign.levels_table(campaign.cells(), levels=(1, 50, 300, 650))
-    )
+    return campaign.whole()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from tests.support import synthetic_campaign as campaign
-from tests.support.report_text import answer_of, result_of
+from tests.support.report_text import result_of, result_of_whole
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
@@ -29,6 +29,7 @@ from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_tex
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
 from kveval.report.result.checks import check_findings
+from kveval.report.result.model import CampaignResult
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import command_lines, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
@@ -58,14 +59,17 @@ EFFECT = numerals.effect(25.0, 20.0, 30.0)
 
 @pytest.fixture(scope="module")
 def measured() -> Measured:
-    return campaign.measured(
-        campaign.levels_table(campaign.cells(), runs=3, levels=LEVELS)
-    )
+    return campaign.whole()
 
 
 @pytest.fixture(scope="module")
 def plan() -> ReportPlan:
     return campaign.plan()
+
+
+@pytest.fixture(scope="module")
+def result() -> CampaignResult:
+    return result_of_whole()
 
 
 def column(table: Table, title: str) -> list[str]:
@@ -111,9 +115,8 @@ def with_contrast(measured: Measured, **changes: object) -> Measured:
 
 
 def test_every_table_has_as_many_cells_as_its_header(
-    plan: ReportPlan, measured: Measured
+    plan: ReportPlan, measured: Measured, result: CampaignResult
 ) -> None:
-    result = result_of(plan, measured)
     tables = [
         *(peak_table(result, model) for model in campaign.MODELS),
         *(
@@ -139,11 +142,13 @@ def test_every_table_has_as_many_cells_as_its_header(
         assert max(table.numbers, default=0) < len(table.header)
 
 
-def test_models_stand_by_size(plan: ReportPlan, measured: Measured) -> None:
+def test_models_stand_by_size(
+    plan: ReportPlan, measured: Measured, result: CampaignResult
+) -> None:
     order = ["Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ"]
     parts = system_tables(plan, measured).values()
     for table in (
-        completed_table(result_of(plan, measured)),
+        completed_table(result),
         budget_table(plan, measured),
         *parts,
     ):
@@ -152,9 +157,9 @@ def test_models_stand_by_size(plan: ReportPlan, measured: Measured) -> None:
 
 
 def test_a_strategy_comes_from_the_verdicts(
-    plan: ReportPlan, measured: Measured
+    measured: Measured, result: CampaignResult
 ) -> None:
-    table = strategy_table(result_of(plan, measured))
+    table = strategy_table(result)
     verdicts = measured.comparison[measured.comparison["metric"] == "throughput_tok_s"]
     for model in campaign.MODELS:
         cells = row(table, model)
@@ -231,17 +236,16 @@ def test_a_declared_contrast_is_quoted_in_either_direction(measured: Measured) -
 
 
 def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baselines(
-    plan: ReportPlan, measured: Measured
+    plan: ReportPlan, measured: Measured, result: CampaignResult
 ) -> None:
-    declared = with_contrast(measured)
-    result, alone = result_of(plan, declared), result_of(plan, measured)
-    table = comparison_table(result, "Qwen3-14B")
+    declared = result_of(plan, with_contrast(measured))
+    table = comparison_table(declared, "Qwen3-14B")
     assert row(table, f"{ONE.label} against {OTHER.label}", "Throughput", EFFECT)
-    assert strategy_table(result).rows == strategy_table(alone).rows
-    assert arms_table(result, ONE.model).rows == arms_table(alone, ONE.model).rows
-    assert answer_of(plan, declared) == answer_of(plan, measured)
+    assert strategy_table(declared).rows == strategy_table(result).rows
+    assert arms_table(declared, ONE.model).rows == arms_table(result, ONE.model).rows
+    assert declared.answer == result.answer
     assert row(
-        pair_table(result_of(plan, declared)),
+        pair_table(declared),
         ONE.model,
         ONE.label,
         OTHER.label,
@@ -434,8 +438,7 @@ def test_an_environment_that_is_not_complete_is_told(measured: Measured) -> None
     ]
 
 
-def test_a_pair_differs_in_one_thing(plan: ReportPlan, measured: Measured) -> None:
-    result = result_of(plan, measured)
+def test_a_pair_differs_in_one_thing(result: CampaignResult) -> None:
     table = pair_table(result)
     stores = [
         cells for cells in table.rows if cells[1].replace("valkey", "redis") == cells[3]
@@ -474,10 +477,8 @@ def test_blocks_weigh_what_the_geometry_says(
     assert (gb["Qwen3-14B"], gb["Qwen3-32B-AWQ"]) == ("52.43", "83.89")
 
 
-def test_latencies_in_the_form_of_the_guide(
-    plan: ReportPlan, measured: Measured
-) -> None:
-    table = guide_table(result_of(plan, measured))
+def test_latencies_in_the_form_of_the_guide(result: CampaignResult) -> None:
+    table = guide_table(result)
     assert table.header[3:] == [
         *("mean TTFT, s", "P90 TTFT, s", "mean E2E latency, s", "P90 E2E latency, s"),
         "prompt and output tokens, tok/s",
@@ -486,19 +487,17 @@ def test_latencies_in_the_form_of_the_guide(
 
 
 def test_completed_requests_stand_beside_what_did_not_complete(
-    plan: ReportPlan, measured: Measured
+    result: CampaignResult,
 ) -> None:
-    table = completed_table(result_of(plan, measured))
+    table = completed_table(result)
     for cells in table.rows:
         done, unfinished, failed = (int(cells[at].replace(",", "")) for at in (3, 4, 5))
         share = 100 * unfinished / (done + unfinished + failed)
         assert float(cells[6]) == pytest.approx(share, rel=0.06)
 
 
-def test_guidance_weighs_tiers_against_the_working_set(
-    plan: ReportPlan, measured: Measured
-) -> None:
-    table = guidance_table(result_of(plan, measured))
+def test_guidance_weighs_tiers_against_the_working_set(result: CampaignResult) -> None:
+    table = guidance_table(result)
     sizes = [cells[2] for cells in table.rows if cells[1] == "how large a tier"]
     assert all("1,600,000 tokens" in text and "(100,000 b" in text for text in sizes)
     *_, short, below = sizes[-1].split("; ")
@@ -518,10 +517,8 @@ def test_guidance_weighs_tiers_against_the_working_set(
     )
 
 
-def test_the_numbers_of_the_guidance_are_cells(
-    plan: ReportPlan, measured: Measured
-) -> None:
-    table = guidance_numbers(result_of(plan, measured))
+def test_the_numbers_of_the_guidance_are_cells(result: CampaignResult) -> None:
+    table = guidance_numbers(result)
     assert row(
         table,
         "Qwen3-32B-AWQ",
