@@ -1,6 +1,7 @@
 """Latencies that nobody observed, or in another unit, from the load generator's report to the verdict."""
 
 import dataclasses
+import functools
 import json
 from typing import Any
 
@@ -35,6 +36,7 @@ TPOT = "time_per_output_token_ms"
 Scale = tuple[str, float]
 
 
+@functools.cache
 def report(
     scale: Scale | None,
     latency_s: float,
@@ -91,10 +93,14 @@ def row_of(
     }
 
 
+@functools.cache
 def campaign(
     scale: Scale | None, runs: tuple[int, ...] = (1, 2, 3, 4, 5), **options: Any
 ) -> pd.DataFrame:
-    """A baseline, and an arm that answers 15 % sooner whose reports were changed in these of five runs."""
+    """A baseline, and an arm that answers 15 % sooner whose reports were changed in these of five runs.
+
+    The table is shared by the tests, which change it nowhere.
+    """
     rows = []
     generator = np.random.default_rng(5)
     engine = {"engine": IMPORTED} if "keep" in options else {}
@@ -114,15 +120,17 @@ def campaign(
     return table
 
 
-def judged(levels: pd.DataFrame) -> dict[str, pd.Series]:
-    found = compare_all(levels, BASELINES).baseline
+@functools.cache
+def judged(scale: Scale | None, **options: Any) -> dict[str, pd.Series]:
+    """The comparison of a campaign with such reports in each metric; it is changed nowhere."""
+    found = compare_all(campaign(scale, **options), BASELINES).baseline
     return {row["metric"]: row for _, row in found.iterrows()}
 
 
 def test_latencies_as_the_requests_have_them_get_their_verdicts() -> None:
     levels = campaign(None)
     assert set(levels["latencies_unknown"]) == {""}
-    found = judged(levels)
+    found = judged(None)
     for metric in ("throughput_tok_s", "itl_ms_p50", "e2e_ms_p50"):
         assert found[metric]["verdict"] == words.BETTER
     assert found["ttft_ms_p50"]["verdict"] in words.VERDICTS
@@ -161,7 +169,7 @@ def test_a_latency_that_nobody_observed_gets_no_verdict_and_no_number(
     )
     assert all(why in parse_reasons(text)[name] for text in of_arm["latencies_unknown"])
     assert all("latencies_known" in text for text in of_arm["checks_warned"])
-    row = judged(levels)[f"{name}_ms_p50"]
+    row = judged(scale)[f"{name}_ms_p50"]
     assert (row["verdict"], row["basis_latencies"]) == (
         words.NOT_ASSESSED,
         "refuses: not known",
@@ -175,7 +183,7 @@ def test_a_latency_that_nobody_observed_gets_no_verdict_and_no_number(
 @pytest.mark.parametrize("case", CASES)
 def test_an_unknown_latency_leaves_the_other_verdicts_alone(case: str) -> None:
     scale, name, _ = CASES[case]
-    changed, sound = judged(campaign(scale)), judged(campaign(None))
+    changed, sound = judged(scale), judged(None)
     for metric, row in sound.items():
         if not metric.startswith(name) and metric != GOODPUT:
             assert changed[metric]["verdict"] == row["verdict"], metric
@@ -185,12 +193,12 @@ def test_an_unknown_latency_leaves_the_other_verdicts_alone(case: str) -> None:
 
 
 def test_goodput_within_a_limit_on_an_unknown_latency_is_unknown() -> None:
-    assert judged(campaign((TTFT, 1e-3)))[GOODPUT]["verdict"] == words.NOT_ASSESSED
-    assert judged(campaign(None))[GOODPUT]["verdict"] in words.VERDICTS
+    assert judged((TTFT, 1e-3))[GOODPUT]["verdict"] == words.NOT_ASSESSED
+    assert judged(None)[GOODPUT]["verdict"] in words.VERDICTS
 
 
 def test_a_run_with_an_unknown_latency_is_left_out_where_enough_others_remain() -> None:
-    row = judged(campaign((TTFT, 0.0), runs=(4,)))["ttft_ms_p50"]
+    row = judged((TTFT, 0.0), runs=(4,))["ttft_ms_p50"]
     assert row["verdict"] in words.VERDICTS
     assert row["runs_kept"] == "1;2;3;5"
     assert "run 4 of native-offload 10K: TTFT is unknown: 0 ms or less" in row["reason"]
@@ -230,7 +238,7 @@ def test_statistics_that_do_not_add_up_get_no_verdict(case: str) -> None:
     unknown = levels[levels["scenario"] == ARM]["latencies_unknown"].map(parse_reasons)
     assert [[*reasons] for reasons in unknown] == [[name]] * 5
     assert all(why in reasons[name] for reasons in unknown)
-    found = judged(levels)
+    found = judged(scale, keep=10)
     assert found[f"{name}_ms_p50"]["verdict"] == words.NOT_ASSESSED
     assert why in found[f"{name}_ms_p50"]["reason"]
 
