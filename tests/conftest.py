@@ -5,7 +5,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,14 +53,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     give_way(item)
 
 
-def pytest_collection_finish() -> None:
-    """Leave what is there for all tests out of every garbage collection to come."""
-    gc.collect()
-    gc.freeze()
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for garbage neither while tests are collected, when next to all stays, nor ever again in what they share."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -22,7 +22,9 @@ from kveval.workflow.command import store as command_store
 from kveval.workflow.upkeep import prune
 
 pytestmark = pytest.mark.workflow
-METRICS = yaml.safe_load((REPOSITORY / "config" / "metrics.yaml").read_text())
+METRICS = yaml.load(
+    (REPOSITORY / "config" / "metrics.yaml").read_bytes(), Loader=yaml.CSafeLoader
+)
 # No campaign that ships searches its levels, which would keep every run of it.
 OLD = {"cell": {**CELL, "cpu_blocks": 12345}, "engine": "local", "seconds": 1}
 

@@ -28,7 +28,7 @@ SECOND = 10**9
 START = 1_700_000_000 * SECOND
 SECONDS = 40
 WINDOW = (START + 2 * SECOND, START + (SECONDS - 3) * SECOND)
-METRICS = yaml.safe_load((CONFIG / "metrics.yaml").read_text())
+METRICS = yaml.load((CONFIG / "metrics.yaml").read_bytes(), Loader=yaml.CSafeLoader)
 GIB_IN_KB = 2**20
 
 

@@ -1,6 +1,6 @@
 """Logging to MLflow: its own server, or the files that its client keeps where only the client is installed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,6 @@ from kveval.report.export.mlflow_runs import (
 )
 
 mlflow_store.find_client()
-
-from mlflow import MlflowClient  # noqa: E402
-
-from kveval.report.export.mlflow_server import log_runs  # noqa: E402
 
 MEASURED = MlflowRun(
     experiment="2 x GPU/vLLM 1.0",
@@ -58,8 +54,25 @@ def runs(request: pytest.FixtureRequest, tmp_path: Path) -> list[MlflowRun]:
     return [replace(run, experiment=request.node.name) for run in (report, MEASURED)]
 
 
+# MLflow is imported by the tests alone: it takes a second of every process that collects them.
+
+
+def client_of(address: str) -> Any:
+    from mlflow import MlflowClient  # noqa: PLC0415
+
+    return MlflowClient(address)
+
+
+def log_runs(
+    runs: Sequence[MlflowRun], address: str
+) -> Iterator[tuple[MlflowRun, bool]]:
+    from kveval.report.export import mlflow_server  # noqa: PLC0415
+
+    return mlflow_server.log_runs(runs, address)
+
+
 def logged(address: str, experiment: str) -> dict[str, Any]:
-    client = MlflowClient(address)
+    client = client_of(address)
     number = client.get_experiment_by_name(experiment).experiment_id
     active = client.search_runs([number])
     by_name = {run.info.run_name: run for run in active}
@@ -75,7 +88,7 @@ def test_a_second_call_adds_nothing(address: str, runs: list[MlflowRun]) -> None
     assert {name: run.to_dictionary() for name, run in again.items()} == {
         name: run.to_dictionary() for name, run in first.items()
     }
-    client, run = MlflowClient(address), again["M_arm_10K_r1"]
+    client, run = client_of(address), again["M_arm_10K_r1"]
     history = client.get_metric_history(run.info.run_id, "level/throughput_tok_s")
     assert len(history) == 1_100
     assert (run.info.start_time, run.info.end_time) == (1_000, 2_000)
@@ -99,7 +112,7 @@ def test_what_was_interrupted_is_logged_anew(
         raise Stopped
 
     with monkeypatch.context() as patch, pytest.raises(Stopped):
-        patch.setattr(MlflowClient, "log_artifact", stop)
+        patch.setattr("mlflow.MlflowClient.log_artifact", stop)
         list(log_runs(runs, address))
     assert logged(address, runs[0].experiment)["report_mine"].info.status == "RUNNING"
     assert [new for _, new in log_runs(runs, address)] == [True, True]
@@ -113,13 +126,13 @@ def test_a_run_that_was_deleted_is_logged_again(
 ) -> None:
     list(log_runs(runs, address))
     run = logged(address, runs[0].experiment)["M_arm_10K_r1"]
-    MlflowClient(address).delete_run(run.info.run_id)
+    client_of(address).delete_run(run.info.run_id)
     assert [new for _, new in log_runs(runs, address)] == [False, True]
 
 
 def test_a_deleted_experiment_is_named(address: str, runs: list[MlflowRun]) -> None:
     list(log_runs(runs, address))
-    client = MlflowClient(address)
+    client = client_of(address)
     number = client.get_experiment_by_name(runs[0].experiment).experiment_id
     client.delete_experiment(number)
     with pytest.raises(MlflowExportError, match=f"restore --experiment-id {number}"):
