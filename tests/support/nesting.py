@@ -4,8 +4,9 @@ nested.txt has how many are left in each package; it only ever shrinks.
 """
 
 import ast
+import functools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.support.paths import SCRIPTS, library_files
@@ -37,6 +38,12 @@ def _inside(
         yield from _inside(child, conditional=conditional, comprehension=comprehension)
 
 
+@functools.cache
+def _nested_in(text: str) -> Sequence[ast.expr]:
+    """The nested expressions of a module."""
+    return tuple(nested(ast.parse(text)))
+
+
 def places(package: str = "", root: Path = SCRIPTS) -> list[str]:
     """Return `path:line: kind` of each in a package and what is below it, or in all scripts.
 
@@ -47,7 +54,7 @@ def places(package: str = "", root: Path = SCRIPTS) -> list[str]:
         f"scripts/{path.relative_to(root).as_posix()}:{node.lineno}: nested {_kind(node)}"
         for path in sorted(_files(root))
         if _belongs(_package(path, root), name)
-        for node in nested(ast.parse(path.read_text(encoding="utf-8")))
+        for node in _nested_in(path.read_text(encoding="utf-8"))
     ]
 
 
@@ -55,8 +62,8 @@ def counted(root: Path = SCRIPTS) -> dict[str, int]:
     """Return how many each package has, its subpackages apart; packages without any are left out."""
     packages = Counter[str]()
     for path in _files(root):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        packages[_package(path, root)] += sum(1 for _ in nested(tree))
+        found = _nested_in(path.read_text(encoding="utf-8"))
+        packages[_package(path, root)] += len(found)
     return {package: count for package, count in sorted(packages.items()) if count}
 
 

@@ -57,12 +57,14 @@ _OTHER_FORMS = (
 
 
 def other_forms(tree: ast.AST) -> Iterator[str]:
-    """Yield what a module says of cells other than by their class."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Subscript | ast.JoinedStr | ast.Assign | ast.Call):
-            text = ast.unparse(node)
-            if any(form.search(text) for form in _OTHER_FORMS):
-                yield text
+    """Yield what a module says of cells other than by their class; an expression within another is in its text."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, ast.Subscript | ast.JoinedStr | ast.Assign | ast.Call):
+            yield from other_forms(node)
+            continue
+        text = ast.unparse(node)
+        if any(form.search(text) for form in _OTHER_FORMS):
+            yield text
 
 
 def test_a_cell_has_one_form_in_the_library() -> None:
@@ -84,6 +86,8 @@ def test_a_cell_has_one_form_in_the_library() -> None:
         'f"{folder}/{row.model}/{row.scenario}/{row.cpu_blocks}"',
         'model, scenario, blocks = path.split("/")',
         'Cell(*path.split("/"))',
+        'paths = [len(open(f"{folder}/{row.model}/{row.scenario}/{row.cpu_blocks}"))]',
+        "read(lambda: Cell(*path.split('/')))",
     ],
 )
 def test_another_form_of_a_cell_is_found(code: str) -> None:

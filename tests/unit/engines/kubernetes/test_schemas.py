@@ -58,6 +58,12 @@ def built_in():
     ]
 
 
+@functools.cache
+def shapes():
+    """Return a document of each shape, with its title, by shape."""
+    return {shape(document): (title, document) for title, document in built_in()}
+
+
 def findings(version, documents):
     return [
         f"{title}: {document['kind']}: {'.'.join(map(str, error.absolute_path))}: {error.message}"
@@ -84,9 +90,8 @@ def test_references_labels_security_and_custom_kinds():
 
 @pytest.mark.parametrize("version", BUNDLED)
 def test_every_shape_of_document_is_valid_in_every_version(version):
-    shapes = {shape(document): (title, document) for title, document in built_in()}
-    assert len(shapes) > 30
-    assert findings(version, shapes.values()) == []
+    assert len(shapes()) > 30
+    assert findings(version, shapes().values()) == []
 
 
 @pytest.mark.workflow
