@@ -1,6 +1,7 @@
 """Made-up campaigns with known effects, in the form of complete_metrics.csv and of run.json."""
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 from zlib import crc32
 
@@ -215,7 +216,8 @@ def level_row(
     return row
 
 
-def times(scenario: str, run: int) -> dict[str, str]:
+@cache
+def times(scenario: str, run: int) -> Mapping[str, str]:
     """When a run was measured: an hour per block, the scenarios of every other block in the opposite order."""
     place = crc32(scenario.encode()) % 50
     place = place if run % 2 else 49 - place

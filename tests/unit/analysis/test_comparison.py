@@ -16,7 +16,7 @@ from kveval.analysis.statistics.comparison import (
 from kveval.analysis.statistics.findings import read_exclusions
 from kveval.analysis.statistics.level_selection import log_table, own_peak
 from kveval.analysis.statistics.pairing import Pairing, pair_runs, run_spans
-from kveval.analysis.verdict import Comparisons, compare_all, method_hash
+from kveval.analysis.verdict import Comparisons, compare_all, judge_all, method_hash
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
@@ -287,10 +287,10 @@ def test_the_common_level_does_not_flatter_the_baseline() -> None:
     chosen, naive = [], []
     for seed in range(100):
         levels = flat(seed)
-        row = compare_all(
-            levels, BASELINES, metrics={"throughput_tok_s": True}
-        ).baseline.iloc[0]
-        chosen.append(np.log1p(row["effect_percent"] / 100))
+        (verdict,) = judge_all(
+            levels, BASELINES, metrics={"throughput_tok_s": True}, peaks=False
+        ).baseline
+        chosen.append(verdict.estimate.effect_ln)
         logs = {
             name: log_table(rows, "throughput_tok_s")
             for name, rows in levels.groupby("scenario")
