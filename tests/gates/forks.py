@@ -122,7 +122,7 @@ def _answer(server: socket.socket, connection: socket.socket) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    script = in_fork(lambda: _run(connection, **request))
+    script = in_fork(lambda: _run(connection, **request), at_exit=True)
     _, status = os.waitpid(script, 0)
     connection.sendall(bytes([os.waitstatus_to_exitcode(status) & 0xFF]))
 

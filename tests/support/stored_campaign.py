@@ -14,7 +14,7 @@ from tests.support.synthetic import required_counters
 from kveval.configuration.loading import load_config
 from kveval.host.files import write_json
 from kveval.pcp.archive_tools import pack_archives
-from kveval.store.store import Key, Store
+from kveval.store.store import Key, Store, pointer
 
 MODEL = "Qwen3-0.6B"
 CAMPAIGN = "campaign.yaml"
@@ -47,6 +47,21 @@ def write_campaign(folder: Path, levels: Sequence[int], runs: int = 1) -> Path:
     }
     (folder / CAMPAIGN).write_text(yaml.safe_dump(campaign))
     return folder / str(campaign["results"])
+
+
+def point_to_store(folder: Path) -> None:
+    """Put a pointer to every run of the campaign among its results, as the jobs do that find it stored."""
+    config = load_config(folder / CAMPAIGN, folder / "config")
+    for cell in config.cells:
+        for run in config.runs_of(cell):
+            key = Key(config.measurement_id(cell), run, "")
+            place = Path("results/measurements") / key.measurement / f"run-{run}"
+            results = folder / config.campaign.results / cell.path / f"run-{run}"
+            results.mkdir(parents=True, exist_ok=True)
+            write_json(
+                results / "measurement.json",
+                pointer(folder / place, key) | {"path": place.as_posix()},
+            )
 
 
 def fill_store(folder: Path, levels: Sequence[int], scratch: Path) -> None:

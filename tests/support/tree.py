@@ -12,6 +12,7 @@ import yaml
 from tests.support.command import start_kveval
 from tests.support.fault_chain import PATIENCE_S, stand_in_environment, workflow_copy
 from tests.support.leftovers import Trace
+from tests.support.loaded import snakemake_command
 
 
 class Tree:
@@ -54,7 +55,10 @@ class Tree:
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
         running = subprocess.Popen(
-            ["snakemake", "--cores", "2", *arguments, "--configfile", "campaign.yaml"],
+            [
+                *snakemake_command(),
+                *("--cores", "2", *arguments, "--configfile", "campaign.yaml"),
+            ],
             cwd=self.folder,
             env=self.env,
             stdout=subprocess.PIPE,

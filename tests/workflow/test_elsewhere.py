@@ -1,7 +1,6 @@
 """The workflow used from other folders and environments: results elsewhere, started elsewhere, as another's module."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 import yaml
 from tests.support.command import kveval
 from tests.support.fault_chain import ADOPTED, without_figures, workflow_copy
+from tests.support.loaded import run_snakemake
 from tests.support.report_text import whole_report
 from tests.support.stored_campaign import CAMPAIGN, fill_store, write_campaign
 
@@ -40,17 +40,11 @@ use rule * from offload as offload_*
 
 
 def snakemake(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--cores", "2", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": "", "PATH": os.pathsep.join(PROGRAMS)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
+    code, output = run_snakemake(
+        folder, *arguments, env={"PATH": os.pathsep.join(PROGRAMS)}
     )
-    assert done.returncode == 0, done.stdout[-5000:]
-    return done.stdout
+    assert code == 0, output[-5000:]
+    return output
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import yaml
 from tests.support.fault_chain import without_figures
 from tests.support.guidellm_reports import START, Story
 from tests.support.import_sheets import Row, correct
+from tests.support.loaded import snakemake
 from tests.support.paths import copy_parts
 from tests.support.report_text import whole_report
 from tests.support.result_trees import (
@@ -22,7 +23,7 @@ from tests.support.result_trees import (
     write_level,
     write_report,
 )
-from tests.workflow.test_reruns import PARTS, snakemake
+from tests.workflow.test_reruns import PARTS
 
 from kveval.analysis.verdict import METRICS
 
@@ -57,6 +58,13 @@ def workflow(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "campaign.yaml").write_text(yaml.safe_dump(CAMPAIGN))
     kveval(folder, "import", "tree", "--sheet", "imports.csv")
     return folder
+
+
+@pytest.fixture(scope="module")
+def imported(workflow: Path) -> Path:
+    """The same with every result imported."""
+    run(workflow, "report", "--until", "import_run")
+    return workflow
 
 
 def kveval(folder: Path, *arguments: str) -> str:
@@ -135,8 +143,8 @@ def test_a_lost_run_is_imported_again_without_snakemakes_records(
     assert planned == [(f"{MODEL}/no-offload/0", "i2")]
 
 
-def test_only_what_changed_is_imported_again(workflow: Path) -> None:
-    run(workflow, "report", "--until", "import_run")
+def test_only_what_changed_is_imported_again(imported: Path) -> None:
+    workflow = imported
     report = (
         workflow
         / "tree"
@@ -152,12 +160,11 @@ def test_only_what_changed_is_imported_again(workflow: Path) -> None:
     assert f"Importing {MODEL}/no-offload/0, run i2" in planned
 
 
-def test_a_report_over_what_is_there_so_far(workflow: Path) -> None:
-    run(workflow, "report", "--until", "import_run")
-    assert "so-far/REPORT.md" in run(workflow, "report_so_far")
+def test_a_report_over_what_is_there_so_far(imported: Path) -> None:
+    assert "so-far/REPORT.md" in run(imported, "report_so_far")
     assert (
         "native-offload 10K"
-        in (workflow / RESULTS / "so-far" / "REPORT.md").read_text()
+        in (imported / RESULTS / "so-far" / "REPORT.md").read_text()
     )
 
 
@@ -230,8 +237,10 @@ def test_the_published_sweep_gets_no_verdict_and_the_report_says_why(
         "import": "october.csv",
     }
     (workflow / "october.yaml").write_text(yaml.safe_dump(campaign))
-    snakemake(workflow, "report", "--configfile", "october.yaml")
-    results = workflow / "results" / "campaigns" / "october"
+    results = workflow / campaign["results"]
+    snakemake(
+        workflow, f"{campaign['results']}/REPORT.md", "--configfile", "october.yaml"
+    )
     report = whole_report(results)
     for said in (
         "41 % of 1258 requests",

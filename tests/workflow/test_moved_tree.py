@@ -13,8 +13,15 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.support.fault_chain import without_figures, workflow_copy
+from tests.support.loaded import snakemake
 from tests.support.report_text import whole_report
-from tests.support.stored_campaign import CAMPAIGN, MODEL, fill_store, write_campaign
+from tests.support.stored_campaign import (
+    CAMPAIGN,
+    MODEL,
+    fill_store,
+    point_to_store,
+    write_campaign,
+)
 from tests.support.stored_runs import HOST
 
 from kveval.configuration.loading import load_config
@@ -43,25 +50,16 @@ MADE = (
 State = dict[tuple[str, int], str]
 
 
-def snakemake(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["snakemake", "--cores", "2", *arguments, "--configfile", CAMPAIGN],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-5000:]
-    return done.stdout
+def run(folder: Path, *arguments: str) -> str:
+    """Run snakemake for the campaign, and return what it prints."""
+    return snakemake(folder, *arguments, "--configfile", CAMPAIGN)
 
 
 def dry_run(folder: Path, target: str = "report") -> State:
     """Return (cell, run) -> measure or adopt, as the jobs of a dry run are named."""
     found = re.findall(
         r": (Measuring|Adopting) (\S+), run (\d+)$",
-        snakemake(folder, "-n", target),
+        run(folder, "-n", target),
         flags=re.MULTILINE,
     )
     states = {"Measuring": "measure", "Adopting": "adopt"}
@@ -115,7 +113,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = copied_workflow(tmp_path_factory.mktemp("finished") / "repository")
     write_campaign(folder, LEVELS, runs=2)
     fill_store(folder, LEVELS, tmp_path_factory.mktemp("scratch"))
-    snakemake(folder, "report")
+    run(folder, "report")
     assert dry_run(folder) == planned(folder) == {}
     return folder
 
@@ -286,12 +284,11 @@ def test_runs_that_were_measured_before_the_move_enter_the_report_after_it(
     add_run(folder)
     shutil.rmtree(folder / "results" / "measurements")
     fill_store(folder, LEVELS, tmp_path)
-    snakemake(folder, "report", "--until", "benchmark")
-    shutil.rmtree(folder / ".snakemake")
+    point_to_store(folder)
     aged(folder, 10)
     assert dry_run(folder) == planned(folder) == {}
-    snakemake(folder, "report")
+    run(folder, "report")
     report = whole_report(folder / RESULTS)
     assert "3 of 3" in report
     assert "native-offload 1K" in report
-    assert "Nothing to be done" in snakemake(folder, "-n", "report")
+    assert "Nothing to be done" in run(folder, "-n", "report")

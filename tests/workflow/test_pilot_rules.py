@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 from tests.support.fault_chain import ADOPTED, workflow_copy
-from tests.workflow.test_reruns import snakemake
+from tests.support.loaded import snakemake
 
 from kveval.configuration.config import measurement_id
 from kveval.configuration.loading import load_config

@@ -1,27 +1,12 @@
 """The bare workflow that planning is timed by has the rules and the jobs of the real one."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.loaded import snakemake
 from tests.support.planning import job_counts, make_campaign, make_toy, rule_names
 
 pytestmark = pytest.mark.workflow
-
-
-def snakemake(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["snakemake", "--cores", "4", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout[-5000:]
-    return done.stdout
 
 
 def test_the_toy_has_the_workflows_rules_and_jobs(tmp_path: Path) -> None:

@@ -2,10 +2,10 @@
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
+from tests.support.loaded import snakemake
 from tests.support.report_text import whole_report
 from tests.support.synthetic_workflow import make_workflow
 
@@ -17,26 +17,12 @@ CELLS = [Cell("Qwen3-8B", "no-offload", 0), Cell("Qwen3-8B", "native-offload", 1
 DRAWN = {f"plot_{family}" for family in FAMILIES}
 
 
-def snakemake(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["snakemake", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stdout[-5000:]
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("published")
     make_workflow(folder, CELLS)
-    snakemake(folder, "--cores", "2", "--touch", "results/analysis/comparison.csv")
-    snakemake(folder, "--cores", "2", "report")
+    snakemake(folder, "--touch", "results/analysis/comparison.csv")
+    snakemake(folder, "report")
     return folder
 
 
@@ -95,7 +81,7 @@ def test_an_edit_makes_anew_what_it_touches(
     before, times = file.read_bytes(), file.stat()
     edit(published, path)
     try:
-        output = snakemake(published, "--cores", "2", "-n", "report")
+        output = snakemake(published, "-n", "report")
     finally:
         file.write_bytes(before)
         os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -107,7 +93,7 @@ def test_an_edit_makes_anew_what_it_touches(
 
 
 def test_a_second_run_has_nothing_to_do(published: Path) -> None:
-    assert "Nothing to be done" in snakemake(published, "--cores", "2", "report")
+    assert "Nothing to be done" in snakemake(published, "report")
 
 
 def test_snakemakes_own_report_shows_figures_tables_and_the_report(
@@ -134,11 +120,9 @@ def test_a_figure_is_made_by_its_name_and_refused_where_there_is_none(
     published: Path,
 ) -> None:
     figures = published / "results" / "figures"
-    snakemake(
-        published, "--cores", "1", "results/figures/peak_throughput_all_scenarios.png"
-    )
+    snakemake(published, "results/figures/peak_throughput_all_scenarios.png")
     copied = figures / "peak_throughput_all_scenarios.png"
     assert copied.read_bytes() == (figures / "arms" / copied.name).read_bytes()
     with pytest.raises(AssertionError, match="NotDrawnError"):
-        snakemake(published, "--cores", "1", "results/figures/pcp_lmcache.png")
+        snakemake(published, "results/figures/pcp_lmcache.png")
     assert not (figures / "pcp_lmcache.png").exists()
