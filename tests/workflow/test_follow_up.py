@@ -9,7 +9,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,7 @@ from benchmarks import campaign_files as files
 from tests.support import synthetic_campaign as tables
 from tests.support.command import kveval
 from tests.support.fault_chain import without_figures
+from tests.support.loaded import snakemake
 from tests.support.paths import copy_parts
 from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
@@ -53,20 +53,6 @@ with open("measured.txt", "a") as file:
     file.write(f"{args.cell} {args.run}\\n")
 write_json(args.output, pointer(place, Key(args.measurement, args.run, "")))
 """
-
-
-def snakemake(folder, *arguments):
-    done = subprocess.run(
-        ["snakemake", "--cores", "2", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=1800,
-    )
-    assert done.returncode == 0, done.stdout[-6000:]
-    return done.stdout
 
 
 def measured(folder):

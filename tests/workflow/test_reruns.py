@@ -6,16 +6,15 @@ first run adopts all of them, and every question after it is a dry run that list
 
 import csv
 import json
-import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 import yaml
 from tests.support.command import kveval
 from tests.support.fault_chain import ADOPTED
+from tests.support.loaded import run_snakemake, snakemake
 from tests.support.paths import copy_parts
 
 from kveval.configuration.loading import load_config
@@ -25,26 +24,9 @@ from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store
 
 pytestmark = pytest.mark.workflow
-# A limit for what hangs: on a busy machine a report takes minutes.
-HANGS_S = 900
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 NO_OFFLOAD = [("no-offload", "0")]
 NATIVE = [("native-offload", "500"), ("native-offload", "10000")]
-
-
-def snakemake(folder: Path, *arguments: str) -> str:
-    """Run snakemake in `folder` and return what it printed."""
-    done = subprocess.run(
-        ["snakemake", "--cores", "4", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=HANGS_S,
-    )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
 
 
 def planned(folder: Path, *arguments: str) -> list[tuple[str, str, str]]:
@@ -339,28 +321,16 @@ def test_any_cell_of_the_catalogues_can_be_asked_for_by_path(workflow):
 def test_a_cell_that_makes_no_sense_is_refused_before_anything_runs(
     workflow, target, reason
 ):
-    done = subprocess.run(
-        ["snakemake", "--cores", "4", "-n", target],
-        cwd=workflow,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode != 0
-    assert reason in done.stdout + done.stderr
+    code, output = run_snakemake(workflow, "-n", target)
+    assert code != 0
+    assert reason in output
 
 
 def test_mistakes_in_the_configuration_are_reported_all_at_once(workflow):
     edit(workflow / "config" / "config.yaml", "runs: 3", "runs: three\nrunz: 3")
     edit(workflow / "config" / "scenarios.yaml", "  arm: native\n", "  arm: nativ\n")
-    done = subprocess.run(
-        ["snakemake", "--cores", "4", "-n"],
-        cwd=workflow,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode != 0
+    code, output = run_snakemake(workflow, "-n")
+    assert code != 0
     for part in (
         "config/config.yaml",
         "runz",
@@ -368,17 +338,11 @@ def test_mistakes_in_the_configuration_are_reported_all_at_once(workflow):
         "config/scenarios.yaml",
         "native-offload.arm",
     ):
-        assert part in done.stdout + done.stderr
+        assert part in output
 
 
 def test_a_failed_job_points_to_the_report_over_what_there_is(workflow):
     target = "results/Qwen3-0.6B/no-offload/0/requests.parquet"
-    done = subprocess.run(
-        ["snakemake", "--cores", "4", target],
-        cwd=workflow,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode != 0
-    assert "report_so_far" in done.stdout + done.stderr
+    code, output = run_snakemake(workflow, target)
+    assert code != 0
+    assert "report_so_far" in output

@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import yaml
 from tests.support.command import kveval
 from tests.support.fault_chain import REPOSITORY, workflow_copy
+from tests.support.loaded import run_snakemake
 from tests.support.stored_runs import CELL, measured
 
 from kveval.analysis.peaks import cell_tables
@@ -39,7 +39,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for run in range(1, config.campaign.runs + 1):
             measured(kept, config.specification(cell).to_json(), run)
     measured(kept, OLD)
-    code, output = snakemake(folder, "report", "--until", "benchmark")
+    code, output = run_snakemake(folder, "report", "--until", "benchmark")
     assert code == 0, output
     return folder
 
@@ -48,19 +48,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def workflow(finished: Path, tmp_path: Path) -> Path:
     shutil.copytree(finished, tmp_path / "repository", symlinks=True)
     return tmp_path / "repository"
-
-
-def snakemake(folder: Path, *arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        ["snakemake", "--cores", "2", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=300,
-    )
-    return done.returncode, done.stdout
 
 
 @pytest.fixture
@@ -96,7 +83,7 @@ def test_verifying_names_what_is_measured_again_and_snakemake_then_plans_exactly
         (workflow / "logs" / "laptop" / "verify.log").read_text().split()
     )
     assert kveval(workflow, "verify")[0] == 0
-    code, output = snakemake(workflow, "-n", "report")
+    code, output = run_snakemake(workflow, "-n", "report")
     assert output.count("Measuring ") == 1
     assert "Measuring Qwen3-0.6B/native-offload/500, run 2" in output
 
@@ -147,15 +134,15 @@ def test_damaged_tables_are_made_again_from_the_store(workflow: Path) -> None:
     for name in ("levels.csv", "peak.csv"):
         (run.parent / name).write_text("model\n")
     target = "results/Qwen3-0.6B/no-offload/0/peak.csv"
-    assert snakemake(workflow, target, "--touch")[0] == 0
-    assert "Nothing to be done" in snakemake(workflow, "-n", target)[1]
+    assert run_snakemake(workflow, target, "--touch")[0] == 0
+    assert "Nothing to be done" in run_snakemake(workflow, "-n", target)[1]
     (run / "pcp.parquet").write_bytes(b"PAR1 and then nothing")
     os.utime(run / "pcp.parquet", (run / "measurement.json").stat()[7:9])
     code, output = kveval(workflow, "verify")
     assert code == 1
     assert "run-1/pcp.parquet cannot be read" in " ".join(output.split())
     assert "snakemake --cores 4 report" in output
-    code, output = snakemake(workflow, "-n", target)
+    code, output = run_snakemake(workflow, "-n", target)
     assert re.search(r"Converting .* Qwen3-0\.6B/no-offload/0, run 1", output)
     assert re.search(r"extracting .* Qwen3-0\.6B/no-offload/0", output)
     assert "Measuring " not in output
