@@ -6,7 +6,7 @@ Snakemake, the jobs, the recording and the store are real; vLLM and GuideLLM are
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -22,6 +22,8 @@ from tests.support.tree import Tree
 
 pytestmark = [pytest.mark.workflow, needs_pcp]
 CELL = "Qwen3-0.6B/{}/0/run-1"
+POINTER = "results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json"
+BENCHMARKS = ("report", "--until", "benchmark")
 SHORT = merged(CAMPAIGN, {"workloads": {"short": {"seconds": 2}}})
 
 
@@ -79,7 +81,7 @@ def test_the_others_go_on_causes_are_listed_and_a_rerun_measures_the_rest(
     )
 
     (tmp_path / "broken").unlink()
-    code, output = tree.run("report", "--until", "benchmark")
+    code, output = tree.run(*BENCHMARKS)
     assert code == 0, output
     assert tree.measured() == {"no-offload", "broken"}
     assert "no-offload/0 run 1" not in output
@@ -95,7 +97,7 @@ def test_runs_are_not_started_once_every_cell_has_failed_alike(tmp_path: Path) -
     lock = tmp_path / "lock"
     tree = Tree(tmp_path / "repository", merged(SHORT, changes), lock=lock)
     (tmp_path / "broken").touch()
-    code, output = tree.run("report", "--until", "benchmark")
+    code, output = tree.run(*BENCHMARKS)
     assert code == 1
     assert len(re.findall(r"starting the server", output)) == 3
     why = r"run-\d: not started, because every cell has failed in the same way: the server died"
@@ -106,7 +108,7 @@ def test_runs_are_not_started_once_every_cell_has_failed_alike(tmp_path: Path) -
 def test_after_kill_9_of_snakemake_nothing_runs_on_and_a_rerun_completes(
     tree: Tree,
 ) -> None:
-    running = tree.start("report", "--until", "benchmark")
+    running = tree.start(*BENCHMARKS)
     deadline = time.monotonic() + PATIENCE_S
     while not any(
         tree.log(name).exists() and "2 streams" in tree.log(name).read_text()
@@ -120,11 +122,11 @@ def test_after_kill_9_of_snakemake_nothing_runs_on_and_a_rerun_completes(
     stopped = [name for name in ("no-offload", "broken") if tree.log(name).exists()]
     assert any("stopped by SIGTERM" in tree.log(name).read_text() for name in stopped)
     # Snakemake's own lock outlives it; what to do is in its message.
-    code, output = tree.run("report", "--until", "benchmark")
+    code, output = tree.run(*BENCHMARKS)
     assert code != 0
     assert "--unlock" in output
     assert tree.run("--unlock")[0] == 0
-    assert tree.run("report", "--until", "benchmark")[0] == 0
+    assert tree.run(*BENCHMARKS)[0] == 0
     assert tree.measured() == {"no-offload", "broken"}
 
 
@@ -142,21 +144,37 @@ def in_first_level(tree: Tree) -> str:
 LONG = merged(SHORT, {"workloads": {"short": {"seconds": 300}}})
 
 
-def goes_on_after_a_stop(tree: Tree) -> None:
+def assert_nothing_is_left(tree: Tree) -> None:
     assert tree.left() == []
     assert not list((tree.folder / ".snakemake" / "locks").glob("*"))
+
+
+def can_go_on_after_a_stop(tree: Tree) -> None:
+    assert_nothing_is_left(tree)
+    code, output = tree.run("-n", *BENCHMARKS)
+    assert code == 0, output
+    planned = set(re.findall(r"Measuring [^/]+/([^/]+)/", output))
+    assert planned == {"no-offload", "broken"} - tree.measured()
+
+
+def goes_on_after_a_stop(tree: Tree) -> None:
+    assert_nothing_is_left(tree)
     tree.configure({**tree.campaign, "workloads": SHORT["workloads"]})
-    code, output = tree.run("report", "--until", "benchmark")
+    code, output = tree.run(*BENCHMARKS)
     assert code == 0, output
     assert tree.measured() == {"no-offload", "broken"}
 
 
-@pytest.mark.parametrize("count", [1, 2], ids=["once", "twice"])
+@pytest.mark.parametrize(
+    ("count", "afterwards"),
+    [(1, goes_on_after_a_stop), (2, can_go_on_after_a_stop)],
+    ids=["once", "twice"],
+)
 def test_a_sigint_to_snakemake_alone_tears_the_measurement_down_and_is_no_failure(
-    tree: Tree, count: int
+    tree: Tree, count: int, afterwards: Callable[[Tree], None]
 ) -> None:
     tree.configure(merged(tree.campaign, {"workloads": LONG["workloads"]}))
-    running = tree.start("report", "--until", "benchmark")
+    running = tree.start(*BENCHMARKS)
     name = in_first_level(tree)
     for _ in range(count):
         running.send_signal(signal.SIGINT)
@@ -179,12 +197,12 @@ def test_a_sigint_to_snakemake_alone_tears_the_measurement_down_and_is_no_failur
     assert "Error" not in end
     assert "Traceback" not in output
     assert len(end.splitlines()) < 10
-    goes_on_after_a_stop(tree)
+    afterwards(tree)
 
 
 def test_a_closed_pipe_stops_snakemake_and_its_measurement(tree: Tree) -> None:
     tree.configure(merged(tree.campaign, {"workloads": LONG["workloads"]}))
-    running = tree.start("report", "--until", "benchmark")
+    running = tree.start(*BENCHMARKS)
     assert running.stdout is not None
     name = in_first_level(tree)
     running.stdout.close()
@@ -193,13 +211,13 @@ def test_a_closed_pipe_stops_snakemake_and_its_measurement(tree: Tree) -> None:
         "stopped by SIGTERM; everything it had started is gone"
         in tree.log(name).read_text()
     )
-    goes_on_after_a_stop(tree)
+    can_go_on_after_a_stop(tree)
 
 
 def test_a_sigterm_to_snakemake_waits_for_the_measurement_and_starts_no_other(
     tree: Tree,
 ) -> None:
-    running = tree.start("report", "--until", "benchmark")
+    running = tree.start(*BENCHMARKS)
     name = in_first_level(tree)
     running.send_signal(signal.SIGTERM)
     output, _ = running.communicate(timeout=PATIENCE_S)
@@ -217,7 +235,7 @@ def test_a_sigterm_to_snakemake_waits_for_the_measurement_and_starts_no_other(
 
 
 def test_a_sigint_while_jobs_are_planned_ends_in_a_line(tree: Tree) -> None:
-    running = tree.start("report", "--until", "benchmark")
+    running = tree.start(*BENCHMARKS)
     assert running.stdout is not None
     # The lines that come before the first of the rules is read.
     while "is extended by" not in running.stdout.readline():
@@ -234,17 +252,17 @@ def test_a_sigint_while_jobs_are_planned_ends_in_a_line(tree: Tree) -> None:
 def test_a_second_snakemake_in_the_same_tree_is_refused_and_disturbs_nothing(
     tree: Tree,
 ) -> None:
-    first = tree.start("report", "--until", "benchmark")
+    first = tree.start(POINTER)
     deadline = time.monotonic() + PATIENCE_S
     while not list((tree.folder / ".snakemake" / "locks").glob("*")):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    code, output = tree.run("report", "--until", "benchmark")
+    code, output = tree.run(*BENCHMARKS)
     assert code != 0
     assert "Directory cannot be locked" in output
     first.communicate(timeout=3 * PATIENCE_S)
     assert first.returncode == 0
-    assert tree.measured() == {"no-offload", "broken"}
+    assert tree.measured() == {"no-offload"}
 
 
 def test_a_second_snakemake_in_another_tree_waits_for_the_host(
@@ -252,9 +270,9 @@ def test_a_second_snakemake_in_another_tree_waits_for_the_host(
 ) -> None:
     other = Tree(tmp_path / "other", SHORT, lock=tmp_path / "lock")
     tree.configure(merged(SHORT, {"workloads": {"short": {"seconds": 10}}}))
-    first = tree.start("results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json")
+    first = tree.start(POINTER)
     tree.wait_for("no-offload", "starting the server")
-    assert other.run("report", "--until", "benchmark")[0] == 0
+    assert other.run(*BENCHMARKS)[0] == 0
     first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0
     said = other.log("no-offload").read_text()
@@ -267,9 +285,7 @@ def test_a_second_snakemake_in_another_tree_waits_for_the_host(
 def test_a_job_that_is_killed_without_a_word_is_listed_with_its_last_one(
     tree: Tree,
 ) -> None:
-    running = tree.start(
-        "results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json"
-    )
+    running = tree.start(POINTER)
     tree.wait_for("no-offload", "2 streams")
     for process in psutil.Process(running.pid).children(recursive=True):
         if "scripts/benchmark.py" in process.cmdline() and "python" in process.name():
@@ -279,4 +295,4 @@ def test_a_job_that_is_killed_without_a_word_is_listed_with_its_last_one(
     assert re.search(
         rf"{CELL.format('no-offload')}: .* job was killed; .*: 2 streams", output
     )
-    assert tree.run("report", "--until", "benchmark")[0] == 0
+    assert tree.run(POINTER)[0] == 0
