@@ -21,7 +21,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from kveval.analysis.peaks import read_table
+from kveval.analysis.tables import read_table
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from kveval.analysis.peaks import collect_tables
+from kveval.analysis.tables import collect_tables
 from kveval.store.run_file import collect_runs
 from kveval.workflow.failed_tables import with_tables
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.analysis.peaks import read_table
+from kveval.analysis.tables import read_table
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell

@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from kveval.analysis.peaks import read_table
+from kveval.analysis.tables import read_table
 from kveval.campaign.cell import Cell
 from kveval.host.shipped import library_commit
 from kveval.report.data.reading import read_measured, read_metrics, read_report_plan

@@ -10,7 +10,7 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.paths import REPOSITORY, copy_parts
 
 from kveval.analysis.cells import rows_of
-from kveval.analysis.peaks import collect_tables
+from kveval.analysis.tables import collect_tables
 from kveval.campaign.cell import Cell
 from kveval.configuration.loading import load_config
 

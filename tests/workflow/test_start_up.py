@@ -44,6 +44,11 @@ def test_jobs_without_figures_do_not_load_the_slowest_libraries(script: str) -> 
     assert loaded(script, among=("scipy.stats", "matplotlib")) == []
 
 
+def test_a_job_that_joins_tables_does_not_load_what_makes_them() -> None:
+    made_by = ("scipy", "pydantic", "pyarrow.parquet", "kveval.stacks.registry")
+    assert loaded("collect_metrics", among=made_by) == []
+
+
 def test_parameters_are_recorded_alike_without_the_library_for_tables(
     tmp_path: Path,
 ) -> None:

@@ -1,4 +1,4 @@
-"""The peak of a cell, and the tables over all cells."""
+"""The levels of a cell's runs, and its peak."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.reuse import TEXTS as PREDICTED_TEXTS
 from kveval.analysis.reuse import with_predictions
 from kveval.analysis.statistics.level_selection import (
     cross_fit,
@@ -24,13 +23,8 @@ from kveval.analysis.statistics.level_selection import (
     plateau,
 )
 from kveval.analysis.statistics.limits_met import replace_zero_goodput
-from kveval.analysis.system.metrics import (
-    BY_INSTANCE,
-    MIN_SAMPLES,
-    NOTES,
-    SAMPLES,
-    with_system_metrics,
-)
+from kveval.analysis.system.metrics import MIN_SAMPLES, with_system_metrics
+from kveval.analysis.tables import SAMPLES
 from kveval.campaign.cell import CELL_COLUMNS
 from kveval.host.errors import Failure
 from kveval.store.derived import readable
@@ -44,57 +38,6 @@ _SERVER_COLUMNS = (
     *("offload_load_bytes", "offload_store_bytes"),
 )
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
-_TEXT = (
-    *(
-        "checks_failed",
-        "checks_warned",
-        "checks_noted",
-        "checks_messages",
-        NOTES,
-        "baseline",
-        "reason",
-        "grounds",
-        "findings",
-        "exclusions",
-        "measurement",
-    ),
-    *(
-        "plateau",
-        "selection",
-        "not_reached",
-        "configuration",
-        "run_started",
-        "run_finished",
-    ),
-    *(
-        "hardware",
-        "guidellm_version",
-        "indication",
-        "levels_compared",
-        "method",
-        "method_hash",
-        "verdict",
-        "panel",
-    ),
-    *(
-        "missing",
-        "bound",
-        "goodput_limits",
-        "gpu_throttled",
-        "workload",
-        "activity",
-        "server_build",
-        "arm_settings",
-    ),
-    *(
-        "qualifier",
-        "family",
-        "runs_kept",
-        "baseline_runs_kept",
-        "latencies_unknown",
-        *PREDICTED_TEXTS,
-    ),
-)
 
 
 class PeaksError(Failure):
@@ -218,45 +161,4 @@ def _best_goodput(levels: pd.DataFrame) -> dict[str, Any]:
         "goodput_high_per_s": high,
         "goodput_share": at["goodput_met"].sum() / settled if settled > 0 else np.nan,
         "goodput_limits": levels["goodput_limits"].iloc[0],
-    }
-
-
-def read_table(path: Path) -> pd.DataFrame:
-    """Read a CSV of this module with its types restored: checks as text, exercised as True, False or missing."""
-    header = pd.read_csv(path, nrows=0).columns
-    text = [
-        name
-        for name in header
-        if name in _TEXT or name.endswith(BY_INSTANCE) or name.startswith("basis_")
-    ]
-    table = pd.read_csv(path, dtype=dict.fromkeys(text, "str"))
-    table[text] = table[text].fillna("")
-    if "exercised" in table:
-        table["exercised"] = table["exercised"].astype("boolean")
-    for name in ("window_start", "window_end"):
-        if name in table:
-            table[name] = pd.to_datetime(table[name], utc=True, format="ISO8601")
-    # A copy in one block: pandas warns about tables that grew column by column.
-    return table.copy()
-
-
-def collect_tables(
-    levels: Sequence[Path], peaks: Sequence[Path], catalogue: Mapping[str, Any]
-) -> dict[str, pd.DataFrame]:
-    """Return the tables over all cells: complete_metrics, peak_throughput_all, pcp_metrics_peak.
-
-    Rows are in the cells' order. Raises PeaksError when a cell appears twice.
-    """
-    complete = pd.concat([read_table(path) for path in levels], ignore_index=True)
-    peak = pd.concat([read_table(path) for path in peaks], ignore_index=True)
-    twice = peak[peak.duplicated(list(CELL_COLUMNS))]
-    if len(twice):
-        raise PeaksError(
-            f"cells appear twice: {sorted(set(map(tuple, twice[list(CELL_COLUMNS)].to_numpy().tolist())))}"
-        )
-    metrics = [name for name in catalogue if name in complete]
-    return {
-        "complete_metrics": complete,
-        "peak_throughput_all": peak,
-        "pcp_metrics_peak": peak[[*CELL_COLUMNS, "level", "runs", *metrics, SAMPLES]],
     }

@@ -18,6 +18,7 @@ import pandas as pd
 from kveval.analysis.estimators.intervals import half_width
 from kveval.analysis.levels.server_counters import found_tokens, server_delta
 from kveval.analysis.system.tier_activity import tier_activity
+from kveval.analysis.tables import PREDICTED_TEXTS
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
@@ -45,11 +46,10 @@ NUMBERS = (
     "predicted_offered_ratio",
     "predicted_pooled_ratio",
 )
-TEXTS = ("predicted_curve", "predicted_not")
 """Columns of a level: predicted hit share of the device alone, least and most of device and tier together; tokens of
 these prompts; one server's tier in cpu_blocks, 0 without one, infinite if unlimited; the share that came before, which
 a cache of any size could serve; the most that the caches of all servers can serve together, however requests are
-routed; the hit share by tier size, see `read_curve`; why there is no prediction."""
+routed."""
 TOLERANCE_POINTS = 3.0
 """Percentage points by which measured and predicted hit share may differ before that is a finding."""
 # The GuideLLM version whose way of drawing prefixes is known.
@@ -68,7 +68,7 @@ class NotPredictable(Failure):
 def with_predictions(
     levels: pd.DataFrame, requests: pd.DataFrame, directory: Path
 ) -> pd.DataFrame:
-    """Return the levels of a run, see `run_tables`, with NUMBERS and TEXTS; `directory`: its folder in the store."""
+    """Return the levels of a run, see `run_tables`, with NUMBERS and PREDICTED_TEXTS; `directory`: its stored folder."""
     run = read_run(directory)
     sent = requests[requests["start"].notna()]
     entries = {entry.level: entry for entry in run.levels}
@@ -79,7 +79,7 @@ def with_predictions(
     columns: dict[str, list[Any]] = {}
     for name in NUMBERS:
         columns[name] = [row.get(name, np.nan) for row in rows]
-    for name in TEXTS:
+    for name in PREDICTED_TEXTS:
         columns[name] = [row.get(name, "") for row in rows]
     return levels.assign(**columns)
 

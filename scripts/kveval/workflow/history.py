@@ -15,7 +15,7 @@ from kveval.analysis.history import (
     build_series,
     history_rows,
 )
-from kveval.analysis.peaks import read_table
+from kveval.analysis.tables import read_table
 from kveval.campaign.cell import Cell
 from kveval.report.figures.history import write_history
 from kveval.store.history import add_to_history, read_history

@@ -11,13 +11,14 @@ from tests.support.synthetic_value import with_goodput
 
 from kveval.analysis.estimators.intervals import contrasts
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.peaks import peak_row, read_table
+from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics.failed_checks import FAILURES
 from kveval.analysis.statistics.limits_met import (
     replace_zero_goodput,
 )
 from kveval.analysis.statistics.uncertainty import widen_by_noise
 from kveval.analysis.statistics.verdict_words import BETTER, NOT_ASSESSED, PARITY, WORSE
+from kveval.analysis.tables import read_table
 from kveval.analysis.verdict import METRICS, compare_all
 from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison

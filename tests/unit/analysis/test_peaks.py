@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tests.support.synthetic import METRICS, level_row, levels_table, peaks_table
 
 from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.peaks import PeaksError, collect_tables, peak_row, read_table
+from kveval.analysis.peaks import PeaksError, peak_row
 from kveval.analysis.statistics.level_selection import cross_fit, plateau
+from kveval.analysis.tables import TablesError, collect_tables, read_table
 
 
 def cell(rates: dict[int, list[float]]) -> pd.DataFrame:
@@ -114,7 +115,7 @@ def test_tables_over_cells(tmp_path: Path) -> None:
         "idle",
     ]
     assert set(METRICS) <= set(tables["pcp_metrics_peak"])
-    with pytest.raises(PeaksError, match="twice"):
+    with pytest.raises(TablesError, match="twice"):
         collect_tables([levels[0]] * 2, [peaks[0]] * 2, METRICS)
 
 

@@ -14,8 +14,8 @@ from tests.unit.report import test_report as small
 
 from kveval.analysis.cells import THROUGHPUT, kept_runs
 from kveval.analysis.costs import TOKENS, costs
-from kveval.analysis.peaks import read_table
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.tables import read_table
 from kveval.campaign.cell import Cell
 from kveval.report.build_result import comparison_results
 from kveval.report.data.campaign import Measured, Table

@@ -20,6 +20,7 @@ from kveval.analysis.levels.outcomes import Outcome, add_outcomes, checks_in, ru
 from kveval.analysis.system import checks_system
 from kveval.analysis.system.checks_system import WindowMetrics
 from kveval.analysis.system.windows import CounterSeries, Gauge, Window, select_series
+from kveval.analysis.tables import BY_INSTANCE, NOTES, SAMPLES
 from kveval.campaign.catalogue import Metric, MetricSource, name_for
 from kveval.host.errors import Failure
 from kveval.stacks.registry import recorded_as
@@ -31,9 +32,6 @@ MIN_SAMPLES = 30
 _FEWEST_SAMPLES = 2
 # Through rounding, a CPU that is never idle is 100.00000000000001 % busy.
 _ROUNDING = 1e-9
-SAMPLES = "pcp_samples"
-NOTES = "pcp_notes"
-BY_INSTANCE = "_by_instance"
 
 # (PCP's unit, unit of the column) -> factor. For a rate, PCP's unit is that of the counter.
 UNIT_FACTORS: dict[tuple[str, str], float] = {

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from kveval.analysis.levels.pilot import read_pilot
-from kveval.analysis.peaks import read_table
+from kveval.analysis.tables import read_table
 from kveval.campaign.cell import Cell
 from kveval.campaign.types import on_cpu
 from kveval.report.data.campaign import Measured, ReportPlan

@@ -19,7 +19,8 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, tables_by_cell
-from kveval.analysis.peaks import LATENCY_COLUMNS, read_table
+from kveval.analysis.peaks import LATENCY_COLUMNS
+from kveval.analysis.tables import read_table
 from kveval.campaign.cell import CELL_COLUMNS, blocks_label
 from kveval.host.errors import Failure
 from kveval.load.workload import workload_of

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.system.metrics import BY_INSTANCE
+from kveval.analysis.tables import BY_INSTANCE
 from kveval.campaign.cell import Cell, arm_label
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import (
