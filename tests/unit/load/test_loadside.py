@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +22,7 @@ from tests.support.fault_chain import REPOSITORY
 
 from kveval.campaign.geometry import Geometry
 from kveval.campaign.random_model import write_served
-from kveval.host.http import HttpError, free_port, request
+from kveval.host.http import free_port
 from kveval.host.processes import Supervisor, supervisor
 from kveval.load.guidellm import (
     Level,
@@ -221,42 +220,55 @@ def test_no_conversation_begins_while_another_one_pauses() -> None:
     assert asyncio.run(begun()) == ["b", "c"]
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """GuideLLM's own mock of a server, and its log."""
-    with mock_server(free_port(), tmp_path) as url_and_log:
-        yield url_and_log
+class ChatServer(http.server.BaseHTTPRequestHandler):
+    """Answers chats at the interface of OpenAI, those alone that have the key, where there is one."""
+
+    protocol_version = "HTTP/1.1"
+    answer_s = 0.2
+    key = ""
+
+    def do_GET(self) -> None:
+        self.answer({})
+
+    def do_POST(self) -> None:
+        chat = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.key and self.headers["Authorization"] != f"Bearer {self.key}":
+            self.send_error(401)
+            return
+        time.sleep(self.answer_s)
+        tokens = int(chat.get("max_completion_tokens") or chat["max_tokens"])
+        usage = {"prompt_tokens": 16, "completion_tokens": tokens}
+        if not chat.get("stream"):
+            self.answer({"choices": [], "usage": usage})
+            return
+        word = {"choices": [{"index": 0, "delta": {"content": "word "}}]}
+        events = [*[word] * tokens, {"choices": [], "usage": usage}]
+        lines = [f"data: {json.dumps(event)}\n\n" for event in events]
+        self.send(f"{''.join(lines)}data: [DONE]\n\n", "text/event-stream")
+
+    def answer(self, content: dict[str, Any]) -> None:
+        self.send(json.dumps(content), "application/json")
+
+    def send(self, text: str, kind: str) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 @contextlib.contextmanager
-def mock_server(port: int, tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    log = tmp_path / "server.log"
-    argv = [
-        str(ENVIRONMENT / "bin" / "python"),
-        str(GUIDELLM),
-        "mock-server",
-        "--port",
-        str(port),
-        "--model",
-        "tiny",
-    ]
-    with log.open("wb") as output:
-        process = subprocess.Popen(argv, stdout=output, stderr=output)
-    url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 180
-    while True:
-        try:
-            request(f"{url}/health", timeout_s=2)
-            break
-        except HttpError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
-    try:
-        yield url, log
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+def chat_server(port: int = 0) -> Iterator[str]:
+    """Run a server, whose start costs nothing beside that of GuideLLM's own; offer its address."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", port), ChatServer) as server:
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        ).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
 
 
 @pytest.mark.e2e
@@ -305,7 +317,7 @@ def test_guidellm_makes_its_prompts_before_there_is_a_server_and_sends_when_it_i
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
     os.killpg(process.pid, signal.SIGSTOP)
-    with mock_server(port, tmp_path):
+    with chat_server(port):
         assert not report.exists()
         os.killpg(process.pid, signal.SIGCONT)
         told = time.time()
@@ -320,63 +332,22 @@ def test_guidellm_makes_its_prompts_before_there_is_a_server_and_sends_when_it_i
     assert not re.search("Traceback", log.read_text())
 
 
-class Guard(http.server.BaseHTTPRequestHandler):
-    """A gateway that lets requests for answers through if they have the key."""
-
-    behind = ""
-    key = "sesame"
-
-    def do_GET(self) -> None:
-        self.forward(None)
-
-    def do_POST(self) -> None:
-        self.forward(self.rfile.read(int(self.headers["Content-Length"])))
-
-    def forward(self, body: bytes | None) -> None:
-        allowed = self.headers.get("Authorization") == f"Bearer {self.key}"
-        if self.path.startswith("/v1/") and not allowed:
-            self.send_error(401)
-            return
-        headers = {"Content-Type": "application/json"}
-        passed = urllib.request.Request(f"{self.behind}{self.path}", body, headers)
-        with urllib.request.urlopen(passed, timeout=60) as answer:
-            content = answer.read()
-            self.send_response(answer.status)
-            self.send_header("Content-Type", answer.headers["Content-Type"])
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_: object) -> None:
-        pass
-
-
-@pytest.fixture
-def guarded(server: tuple[str, Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a server that asks for a key."""
-    monkeypatch.setattr(Guard, "behind", server[0])
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Guard) as gateway:
-        threading.Thread(target=gateway.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{gateway.server_port}"
-        gateway.shutdown()
-
-
 @pytest.mark.e2e
 @pytest.mark.skipif(
     not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server"
 )
 def test_every_prefix_is_sent_once_before_the_load_and_all_with_the_key(
-    guarded: str, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    url = guarded
+    monkeypatch.setattr(ChatServer, "key", "sesame")
     model = write_served(Geometry.model_validate(GEOMETRY), tmp_path / "model")
     workload = workload_of({**WORKLOAD, "prime": True})
-    level, target = Level(2, 0, 7), LoadTarget(url, "tiny", model)
-    report = tmp_path / "report.json"
+    level, report = Level(2, 0, 7), tmp_path / "report.json"
     env = {**environment(2), "HOME": str(tmp_path), "PYTHONPATH": str(FOLDER)}
     told: list[float] = []
 
-    def level_run(processes: Supervisor) -> Primed | None:
+    def level_run(processes: Supervisor, url: str) -> Primed | None:
+        target = LoadTarget(url, "tiny", model)
         go = tmp_path / f"go-{len(told)}"
         return run_level(
             processes,
@@ -386,26 +357,26 @@ def test_every_prefix_is_sent_once_before_the_load_and_all_with_the_key(
             limit_s=400,
             sending_limit_s=60,
             env=env
-            | {"KVEVAL_GO": str(go), sitecustomize.KEY_VARIABLE: Guard.key}
+            | {"KVEVAL_GO": str(go), sitecustomize.KEY_VARIABLE: ChatServer.key}
             | priming_environment(workload, level, target),
             watch=lambda elapsed_s: None,
             sending=lambda: told.append(time.time()),
             go=go,
         )[1]
 
-    with supervisor(tmp_path / "registry.json") as processes:
+    with supervisor(tmp_path / "registry.json") as processes, chat_server() as url:
         # GuideLLM 0.8.1 may hang once it was told to send; a measurement tries a level twice, too.
         primed = None
         with contextlib.suppress(LoadError):
-            primed = level_run(processes)
-        primed = primed or level_run(processes)
+            primed = level_run(processes, url)
+        primed = primed or level_run(processes, url)
     assert primed is not None
     assert primed.prefixes == 4
     benchmark = json.loads(report.read_text())["benchmarks"][0]
     assert benchmark["start_time"] >= told[-1]
     assert benchmark["metrics"]["request_totals"]["successful"] > 0
     for file in (report, tmp_path / "guidellm.log"):
-        assert Guard.key not in file.read_text()
+        assert ChatServer.key not in file.read_text()
 
 
 @pytest.mark.e2e
@@ -413,9 +384,8 @@ def test_every_prefix_is_sent_once_before_the_load_and_all_with_the_key(
     not GUIDELLM.exists(), reason="no server environment: bash scripts/setup.sh server"
 )
 def test_so_many_users_are_present_and_pause_between_their_questions(
-    server: tuple[str, Path], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    url, _ = server
     users, pause_s = 6, 1.0
     model = write_served(Geometry.model_validate(GEOMETRY), tmp_path / "model")
     workload = workload_of(
@@ -425,10 +395,10 @@ def test_so_many_users_are_present_and_pause_between_their_questions(
             **{"document_tokens": 300, "turns": 3, "pause_s": pause_s, "seconds": 15},
         }
     )
-    level, target = Level(users, 0, 7), LoadTarget(url, "tiny", model)
-    report = tmp_path / "report.json"
+    level, report = Level(users, 0, 7), tmp_path / "report.json"
     env = {**environment(8), "HOME": str(tmp_path), "PYTHONPATH": str(FOLDER)}
-    with supervisor(tmp_path / "registry.json") as processes:
+    with supervisor(tmp_path / "registry.json") as processes, chat_server() as url:
+        target = LoadTarget(url, "tiny", model)
         run_level(
             processes,
             command(str(GUIDELLM), workload, level, target, report),
