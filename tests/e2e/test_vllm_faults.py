@@ -24,7 +24,7 @@ from tests.support.fault_chain import (
     needs_pcp,
     workflow_copy,
 )
-from tests.support.leftovers import Trace
+from tests.support.leftovers import Trace, runs
 
 from kveval.engines.watchdog import read_work
 from kveval.stacks.vllm import VLLM
@@ -187,7 +187,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
 
 def break_servers(running: "subprocess.Popen[bytes]", outcome: Outcome) -> None:
     """Do what the table says to each server as its turn comes, and note how long the job took to say it."""
-    alive: set[str] = set()
+    servers: dict[str, psutil.Process] = {}
     dead: dict[str, float] = {}
     waiting = {death.scenario: death for death in DEATHS}
     while waiting and running.poll() is None:
@@ -202,9 +202,10 @@ def break_servers(running: "subprocess.Popen[bytes]", outcome: Outcome) -> None:
             if death.pattern and scenario not in dead and working(running, said):
                 child(running, death.pattern).send_signal(death.number)
                 dead[scenario] = time.monotonic()
-            elif not death.pattern and children(running, SERVER):
-                alive.add(scenario)
-            elif scenario in alive:
+            elif not death.pattern and scenario not in servers:
+                for server in children(running, SERVER):
+                    servers[scenario] = server
+            elif scenario in servers and not runs(servers[scenario]):
                 dead.setdefault(scenario, time.monotonic())
             if "tearing down" in said:
                 outcome.seconds[scenario] = time.monotonic() - dead[scenario]
@@ -289,7 +290,8 @@ def test_a_server_that_gets_no_memory_says_so(
     chain.configure(server={"device_blocks": 352_000})
     job = chain.start(["sh", "-c", 'ulimit -v 6291456 && exec "$@"', "sh"])
     job.wait_until(lambda: job.has_child(SERVER), HANG_LIMIT_S)
-    job.wait_until(lambda: not job.has_child(SERVER), HANG_LIMIT_S)
+    server = job.child(SERVER)
+    job.wait_until(lambda: not runs(server), HANG_LIMIT_S)
     cause = r"the server died \(exit code 1\): RuntimeError: .*can't allocate memory.*; see \S+server\.log"
     seconds = job.wait_for("tearing down: " + cause, DEATH_LIMIT_S)
     record_fault("vLLM: out of memory", seconds, DEATH_LIMIT_S)
