@@ -10,14 +10,21 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from tests.support.cluster_chain import cluster
+from tests.support.cluster_chain import cluster, shared_cluster
 from tests.support.fault_chain import Chain, stand_in_environment
 from tests.support.parallel import Together, command_alone, give_way, in_turn
 from tests.support.paths import SCRIPTS
 from tests.support.testbed import cluster_api, kubeconfig, namespace, testbed
 from xdist.remote import Producer
 
-__all__ = ["cluster", "cluster_api", "kubeconfig", "namespace", "testbed"]
+__all__ = [
+    "cluster",
+    "cluster_api",
+    "kubeconfig",
+    "namespace",
+    "shared_cluster",
+    "testbed",
+]
 
 # Tests that run snakemake find the one of the environment they run in, activated or not.
 os.environ["PATH"] = os.pathsep.join(

@@ -10,8 +10,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -207,11 +207,52 @@ def stand_in_cluster(
         shutil.rmtree(shims, ignore_errors=True)
 
 
+@dataclass
+class SharedCluster:
+    """The test cluster of all modules that ask for `cluster`: it begins with the first and ends with the last."""
+
+    folder: Path
+    running: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+    @functools.cached_property
+    def cluster(self) -> Cluster:
+        """The cluster, which is started when it is first asked for."""
+        return self.running.enter_context(stand_in_cluster(self.folder / "state"))
+
+    def end(self) -> None:
+        """End it, if it runs; whoever asks for it again has another one."""
+        self.running.close()
+        self.__dict__.pop("cluster", None)
+
+
+@pytest.fixture(scope="session")
+def shared_cluster(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[SharedCluster]:
+    shared = SharedCluster(tmp_path_factory.mktemp("cluster"))
+    yield shared
+    shared.end()
+
+
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A test cluster of stand-ins, for a module's tests, which leave it as it was; it grants nothing that is not given."""
-    with stand_in_cluster(tmp_path_factory.mktemp("cluster") / "state") as running:
-        yield running
+def cluster(
+    shared_cluster: SharedCluster, request: pytest.FixtureRequest
+) -> Iterator[Cluster]:
+    """A test cluster of stand-ins, for modules whose tests leave it as it was; it grants nothing that is not given."""
+    yield shared_cluster.cluster
+    # Not only with the session: it would be there beside all other tests.
+    if request.path == last_user(request.session.items):
+        shared_cluster.end()
+
+
+def last_user(items: Iterable[pytest.Item]) -> Path | None:
+    """Return the file of the last test that uses the shared cluster."""
+    files = [
+        item.path
+        for item in items
+        if "shared_cluster" in getattr(item, "fixturenames", ())
+    ]
+    return files[-1] if files else None
 
 
 def cluster_chain(

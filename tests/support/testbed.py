@@ -1,8 +1,8 @@
 """A disposable Kubernetes API server for tests: a real control plane whose node runs pods as processes of this machine.
 
-KVEVAL_TESTBED is the folder with its start.sh and stop.sh, by which each module of tests has one of its own. It ends with
-them: each takes up to a tenth of a core while it has nothing to do. Tests of the client alone take a running one, where
-KUBECONFIG names it, and never touch a cluster without the stand-in node `fake-0`.
+KVEVAL_TESTBED is the folder with its start.sh and stop.sh, by which modules of tests have one of their own. It ends with
+them: its start takes 11 s of processor, and then it takes a thirtieth of a core while it has nothing to do. Tests of the
+client alone take a running one, where KUBECONFIG names it, and never touch a cluster without the stand-in node `fake-0`.
 
     KVEVAL_TESTBED=... PYTHONPATH=.:scripts python -m tests.support.testbed "FLAGS OF ITS NODE" COMMAND...
 
