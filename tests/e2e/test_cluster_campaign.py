@@ -22,7 +22,12 @@ from tests.support.cluster_chain import (
     needs_cluster,
     running_cluster,
 )
-from tests.support.fault_chain import ADOPTED, REPOSITORY, workflow_copy
+from tests.support.fault_chain import (
+    ADOPTED,
+    REPOSITORY,
+    without_figures,
+    workflow_copy,
+)
 from tests.support.report_text import whole_report
 
 from pcp_parquet.parquet.reading import describe, series
@@ -83,7 +88,9 @@ def snakemake(
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
     """The smoke campaign's native-offload cell, measured on a cluster."""
-    folder = workflow_copy(tmp_path_factory.mktemp("e2e") / "repository")
+    folder = without_figures(
+        workflow_copy(tmp_path_factory.mktemp("e2e") / "repository")
+    )
     campaign = yaml.safe_load(
         (REPOSITORY / "config" / "campaigns" / "smoke.yaml").read_text()
     )
