@@ -44,6 +44,13 @@ def test_jobs_without_figures_do_not_load_the_slowest_libraries(script: str) -> 
     assert loaded(script, among=("scipy.stats", "matplotlib")) == []
 
 
+@pytest.mark.parametrize("script", ["plot_family", "export_benchmark_reports"])
+def test_jobs_that_estimate_nothing_do_not_load_the_library_for_estimates(
+    script: str,
+) -> None:
+    assert loaded(script, among=("scipy",)) == []
+
+
 def test_a_job_that_joins_tables_does_not_load_what_makes_them() -> None:
     made_by = ("scipy", "pydantic", "pyarrow.parquet", "kveval.stacks.registry")
     assert loaded("collect_metrics", among=made_by) == []

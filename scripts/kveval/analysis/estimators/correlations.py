@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
+
+from kveval.analysis.estimators.distributions import distributions
 
 MIN_POINTS = 10
 CORRELATED = (
@@ -68,7 +69,7 @@ def correlation_at_equal_levels(
     r = float(np.clip(centred[metric].corr(centred[target]), -1, 1))
     if abs(r) == 1:
         return Correlation(r, r, r, count)
-    half = float(ndtri(0.975)) / np.sqrt(freedom)
+    half = float(distributions().ndtri(0.975)) / np.sqrt(freedom)
     low, high = np.tanh(np.arctanh(r) + np.array([-half, half]))
     return Correlation(r, float(low), float(high), count)
 

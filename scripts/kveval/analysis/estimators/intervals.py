@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy import special
 
+from kveval.analysis.estimators.distributions import distributions
 from kveval.analysis.estimators.spreads import (
     Array,
     Spreads,
@@ -24,7 +24,7 @@ from kveval.analysis.estimators.spreads import (
 
 def t_quantile(probability: float, df: float) -> float:
     """Return the quantile of Student's t distribution."""
-    return float(special.stdtrit(df, probability))
+    return float(distributions().stdtrit(df, probability))
 
 
 def percent(logarithm: float) -> float:
@@ -72,7 +72,7 @@ class Contrast:
         quantile = (1 + confidence) / 2
         half = max(
             t_quantile(quantile, self.df) * self.se,
-            float(special.ndtri(quantile)) * self.floor,
+            float(distributions().ndtri(quantile)) * self.floor,
         )
         return self.theta - half - self.below, self.theta + half + self.above
 
@@ -106,11 +106,15 @@ class Contrast:
         if self.se == 0 and self.floor == 0:
             return 0.0 if distance > 0 else 1.0
         by_runs = (
-            float(special.stdtr(self.df, -distance / self.se)) if self.se > 0 else 0.0
+            float(distributions().stdtr(self.df, -distance / self.se))
+            if self.se > 0
+            else 0.0
         )
         return max(
             by_runs,
-            float(special.ndtr(-distance / self.floor)) if self.floor > 0 else 0.0,
+            float(distributions().ndtr(-distance / self.floor))
+            if self.floor > 0
+            else 0.0,
         )
 
 

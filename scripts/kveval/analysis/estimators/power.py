@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from scipy import special
 
+from kveval.analysis.estimators.distributions import distributions
 from kveval.analysis.estimators.intervals import t_quantile
 from kveval.analysis.estimators.spreads import TESTABLE_RUNS, Array
 
@@ -49,7 +49,8 @@ def runs_to_resolve(
         freedom = degrees_of_freedom(runs, cells)
         shift = np.log1p(margin) / (sd * np.sqrt(2 / runs))
         return bool(
-            1 - special.nctdtr(freedom, shift, t_quantile(level, freedom)) >= power
+            1 - distributions().nctdtr(freedom, shift, t_quantile(level, freedom))
+            >= power
         )
 
     # One by one from below: far beyond the answer the noncentral t cannot be computed.
@@ -83,7 +84,7 @@ def parity_power(
 def _bounds_needed(freedom: float, alpha: float, comparisons: int) -> Array:
     """The smallest margin, in standard errors, at which each arm of each simulated campaign is shown at parity."""
     distances, shares = _campaigns(comparisons)
-    estimated = np.sqrt(special.chdtri(freedom, shares) / freedom)
+    estimated = np.sqrt(distributions().chdtri(freedom, shares) / freedom)
     limits = np.array(
         [
             t_quantile(1 - alpha / (comparisons - rank), freedom)

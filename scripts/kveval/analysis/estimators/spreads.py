@@ -12,7 +12,8 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
+
+from kveval.analysis.estimators.distributions import distributions
 
 Array = npt.NDArray[np.float64]
 # With fewer runs the spread of one cell cannot be distinguished from that of others.
@@ -107,7 +108,9 @@ class Spreads:
         if not (self._apart > 0 and self._among > 0):
             return self._apart == self._among
         ratio = self._apart * self._arms / (self._arms + 1) / self._among
-        below = float(special.fdtr(self._free, self._free * (self._arms - 1), ratio))
+        below = float(
+            distributions().fdtr(self._free, self._free * (self._arms - 1), ratio)
+        )
         return 0.03 < below < 0.97
 
     @cached_property
@@ -173,7 +176,9 @@ def _exceeds(variance: Variance, reference: Variance, chance: float) -> bool:
         return variance.value > 0
     return (
         float(
-            special.fdtrc(variance.df, reference.df, variance.value / reference.value)
+            distributions().fdtrc(
+                variance.df, reference.df, variance.value / reference.value
+            )
         )
         < chance
     )
@@ -217,5 +222,7 @@ def bartlett(variances: Array, df: int) -> float:
     count = len(variances)
     statistic = count * df * (np.log(variances.mean()) - np.log(variances).mean())
     return float(
-        special.chdtrc(count - 1, statistic / (1 + (count + 1) / (3 * count * df)))
+        distributions().chdtrc(
+            count - 1, statistic / (1 + (count + 1) / (3 * count * df))
+        )
     )

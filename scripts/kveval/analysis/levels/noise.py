@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special
 
+from kveval.analysis.estimators.distributions import distributions
 from kveval.analysis.estimators.intervals import t_quantile
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.estimators.survival import (
@@ -174,8 +174,10 @@ def quantile_interval(
 
 def _binomial_quantile(probability: float, size: int, share: float) -> int:
     """Return the quantile of a binomial distribution: the smallest count not exceeded with this probability."""
-    count = math.ceil(float(special.bdtrik(probability, size, share)))
-    one_less = count > 0 and float(special.bdtr(count - 1, size, share)) >= probability
+    count = math.ceil(float(distributions().bdtrik(probability, size, share)))
+    one_less = (
+        count > 0 and float(distributions().bdtr(count - 1, size, share)) >= probability
+    )
     return count - 1 if one_less else count
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import special
 
+from kveval.analysis.estimators.distributions import distributions
 from kveval.analysis.estimators.spreads import Array, residuals
 from kveval.analysis.statistics.pairing import Span
 
@@ -117,7 +117,7 @@ def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None
     chance = 0.0
     if within_total > 0:
         ratio = (among / between) / (within_total / within)
-        chance = float(special.fdtrc(between, within, ratio))
+        chance = float(distributions().fdtrc(between, within, ratio))
     significant = chance < _ALIKE
     if not factor > 1 or not (significant or between >= _TELLING):
         return None
