@@ -43,7 +43,7 @@ from kveval.report.data.run_facts import (
 )
 from kveval.report.data.vocabulary import verdict_of
 from kveval.report.figures.names import find_figure
-from kveval.report.next_steps import next_steps
+from kveval.report.next_steps import next_steps, step_sentence
 from kveval.report.result.check_counts import checks_made
 from kveval.report.result.checks import check_findings
 from kveval.report.result.levels import level_results
@@ -96,10 +96,10 @@ def campaign_result(
     answer = ReportedAnswer(
         question=answer_question(found),
         sentences=answer_sentences(found),
-        next_steps=[step.text for step in steps],
+        next_steps=[step_sentence(found, step) for step in steps],
         command=steps[0].command if steps else "",
     )
-    return found.model_copy(update={"answer": answer})
+    return found.model_copy(update={"answer": answer, "steps": [*steps]})
 
 
 def _without_answer(

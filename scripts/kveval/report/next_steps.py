@@ -1,10 +1,9 @@
-"""Steps that would make a campaign's answer more certain, the most useful first."""
+"""Steps that would make a campaign's answer more certain, the most useful first, and their sentences."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +21,11 @@ from kveval.report.data.campaign import (
     abbreviate,
 )
 from kveval.report.data.comparisons import baseline_comparisons
+from kveval.report.result.model import (
+    CampaignResult,
+    ReportedCellName,
+    ReportedStep,
+)
 from kveval.report.tables.not_assessed import (
     TO_BE_ACTIVE,
     next_step_for,
@@ -34,105 +38,87 @@ _few = partial(abbreviate, most=2)
 _WORTHWHILE = 20
 _REPEAT = "`kveval repeat --disturbed`"
 _WHILE_IDLE = "find out what slows it while its tier serves nothing; `check` compares two builds of the server"
-
-
-@dataclass(frozen=True)
-class NextStep:
-    """A step in words, with the code of the warning that it answers (`vocabulary.WARNINGS`).
-
-    `command`: what takes it, "" if nothing to paste does.
-    `first`: until this is done, the commands of others would not help.
-    """
-
-    code: str
-    text: str
-    command: str = ""
-    first: bool = False
+# Until these are done, the commands of others would not help.
+_FIRST = frozenset({"disturbed"})
 
 
 def next_steps(
     plan: ReportPlan, measured: Measured, metric: str
-) -> tuple[NextStep, ...]:
+) -> tuple[ReportedStep, ...]:
     """Return at most four steps, the first of them with a command if any has one; `metric`: that of the answer."""
     rows = baseline_comparisons(plan, measured.comparison, metric)
-    name = _namer(plan)
-    more = [*_undecided(plan, rows, name)] or [*_more_runs(plan, rows)]
-    causes = [*_disturbed(plan, measured), *_missing(plan, measured, name)]
-    steps = [*causes, *_without_verdict(plan, rows, name), *more]
-    steps += [*_edge(measured, name), *_miniature(measured)]
+    more = [*_undecided(plan, rows)] or [*_more_runs(plan, rows)]
+    causes = [*_disturbed(plan, measured), *_missing(plan, measured)]
+    steps = [*causes, *_without_verdict(plan, rows), *more]
+    steps += [*_edge(measured), *_miniature(measured)]
     return _with_command_first(steps[:_MOST])
 
 
-def _with_command_first(steps: Sequence[NextStep]) -> tuple[NextStep, ...]:
+def _with_command_first(steps: Sequence[ReportedStep]) -> tuple[ReportedStep, ...]:
     """Return the steps, the first that a command takes in front, unless another one has to come first."""
-    taken = next((step for step in steps if step.command or step.first), None)
+    taken = next((step for step in steps if step.command or step.code in _FIRST), None)
     if taken is None:
         return tuple(steps)
     return (taken, *(step for step in steps if step is not taken))
 
 
-def _namer(plan: ReportPlan) -> Callable[[Cell], str]:
-    """Return a function that names cells, with the model if there are several."""
-    single_model = len(plan.models_by_size) == 1
-    return lambda cell: cell.label if single_model else cell.full_label
+def _step(
+    code: str, cells: Iterable[Cell] = (), command: str = "", **facts: Any
+) -> ReportedStep:
+    named = [ReportedCellName.model_validate(cell.row) for cell in cells]
+    return ReportedStep(code=code, cells=named, command=command, facts=facts)
 
 
-def _missing(
-    plan: ReportPlan, measured: Measured, name: Callable[[Cell], str]
-) -> Iterator[NextStep]:
+def _missing(plan: ReportPlan, measured: Measured) -> Iterator[ReportedStep]:
     absent = [cell for cell in plan.cells if not measured.runs_of(cell)]
     runs = sum(plan.runs_of(cell) - len(measured.runs_of(cell)) for cell in plan.cells)
-    if absent:
-        cells = _few([name(cell) for cell in absent])
-        text = f"Measure the missing cells, {cells}: `report` measures only those."
-        yield NextStep("missing", text, plan.command_with(""))
-    elif runs > 0:
-        text = f"Measure the {runs} missing runs: `report` measures only those."
-        yield NextStep("missing", text, plan.command_with(""))
+    if absent or runs > 0:
+        yield _step("missing", absent, plan.command_with(""), runs=runs)
 
 
-def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[NextStep]:
+def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[ReportedStep]:
     """Yield what other programs took of the host's processors, if fewer blocks were quiet than a verdict rests on."""
     disturbed = DisturbedBlocks.from_runs(measured.runs, plan.runs)
     # With bridges, runs beyond the planned ones are those of a later time: no run can be added before them.
     bridged = any(plan.runs_of(cell) > plan.runs for cell in plan.cells)
     if bridged or not disturbed.needed:
         return
-    most = max(run.others_percent for run in disturbed.runs)
-    count = f"{len(disturbed.runs)} of {len(measured.runs)} runs"
-    took = f"other programs took up to {most:.0f} % of this machine's processors in {count}"
-    blocks = pluralize(disturbed.needed, "further block")
-    command = plan.repeat_command
-    named = f"`{command}`" if command else f"{_REPEAT}, with the campaign's file"
-    text = f"Wait until the machine is quiet, then {named}: {took}; it plans {blocks}, one run of every cell each."
-    yield NextStep("disturbed", text, command, first=True)
+    yield _step(
+        "disturbed",
+        command=plan.repeat_command,
+        disturbed_runs=len(disturbed.runs),
+        runs=len(measured.runs),
+        most_percent=max(run.others_percent for run in disturbed.runs),
+        blocks=disturbed.needed,
+    )
 
 
 def _without_verdict(
-    plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[Cell], str]
-) -> Iterator[NextStep]:
+    plan: ReportPlan, rows: list[dict[Any, Any]]
+) -> Iterator[ReportedStep]:
     """Yield steps that would give verdicts, each with the arms without a verdict, or idle ones, that need it."""
-    steps: dict[NextStep, list[str]] = {}
+    steps: dict[str, tuple[ReportedStep, list[Cell]]] = {}
     for row in rows:
-        if row.get("replicate"):
-            continue
-        if step := _step_to_verdict(plan, row):
-            steps.setdefault(step, []).append(name(Cell.from_row(row)))
-    for step, names in steps.items():
-        yield replace(step, text=f"For {_few(names)}: {step.text}.")
+        step = None if row.get("replicate") else _step_to_verdict(plan, row)
+        if step is not None:
+            _, cells = steps.setdefault(step.model_dump_json(), (step, []))
+            cells.append(Cell.from_row(row))
+    for step, cells in steps.values():
+        yield _step(step.code, cells, step.command, **step.facts)
 
 
-def _step_to_verdict(plan: ReportPlan, row: Mapping[Any, Any]) -> NextStep | None:
+def _step_to_verdict(plan: ReportPlan, row: Mapping[Any, Any]) -> ReportedStep | None:
     """The step that would give a comparison a verdict, or make an idle arm active; None where neither is needed."""
     if row["verdict"] not in words.VERDICTS or _failed(row):
         more = runs_lacking(plan, row)
         if more is None or row["verdict"] == words.NOT_EXERCISED:
-            return NextStep("no_verdict", next_step_for(plan, row))
-        text = more.in_words(plan)
-        return NextStep("few_runs", text, plan.command_with(more.settings(plan)))
+            return _step("no_verdict", settled_by=next_step_for(plan, row))
+        name = "more_runs" if more.more else "missing_runs"
+        facts = {name: more.more or more.missing, "settled_by": more.in_words(plan)}
+        return _step("few_runs", (), plan.command_with(more.settings(plan)), **facts)
     if row["verdict"] == words.WORSE_IDLE:
-        return NextStep("slower_while_idle", _WHILE_IDLE)
-    return NextStep("idle", TO_BE_ACTIVE) if words.is_of_idle_arm(row) else None
+        return _step("slower_while_idle")
+    return _step("idle") if words.is_of_idle_arm(row) else None
 
 
 def _failed(row: Mapping[Any, Any]) -> bool:
@@ -140,56 +126,112 @@ def _failed(row: Mapping[Any, Any]) -> bool:
     return "many_failed" in ground_codes(row)
 
 
-def _undecided(
-    plan: ReportPlan, rows: list[dict[Any, Any]], name: Callable[[Cell], str]
-) -> Iterator[NextStep]:
+def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[ReportedStep]:
     """Yield the number of runs for a verdict if it is affordable, else another step."""
     open_ = [
         row for row in rows if row["verdict"] == words.INCONCLUSIVE and not _failed(row)
     ]
-    needed = {
-        name(Cell.from_row(row)): row.get("runs_to_resolve", math.nan) for row in open_
-    }
+    needed = {Cell.from_row(row): row.get("runs_to_resolve", math.nan) for row in open_}
     few = {
-        named: runs
-        for named, runs in needed.items()
+        cell: int(runs)
+        for cell, runs in needed.items()
         if pd.notna(runs) and runs <= _WORTHWHILE
     }
     if few:
         runs = max(*few.values(), max(int(row["runs"]) for row in open_) + 1)
-        difference = f"a difference of {100 * plan.margin:g} % for {_few([*few])}"
-        text = f"`runs: {runs:.0f}` would resolve {difference}."
-        yield NextStep("undecided", text, plan.command_with(f"runs={runs:.0f}"))
-    many = [named for named in needed if named not in few]
+        yield _step("undecided", few, plan.command_with(f"runs={runs}"), runs=runs)
+    many = [cell for cell in needed if cell not in few]
     if many:
-        step = "longer levels, or a machine that does nothing else: at this spread, more runs are not enough"
-        yield NextStep("spread", f"For {_few(many)}: {step}.")
+        yield _step("spread", many)
 
 
-def _more_runs(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[NextStep]:
+def _more_runs(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[ReportedStep]:
     decided = [row for row in rows if row["verdict"] in words.VERDICTS]
     if decided and max(int(row["runs"]) for row in decided) < MIN_RUNS + 2:
-        text = f"`runs: {MIN_RUNS + 2}` narrows the intervals; existing runs are kept."
-        command = plan.command_with(f"runs={MIN_RUNS + 2}")
-        yield NextStep("few_runs", text, command)
+        runs = MIN_RUNS + 2
+        yield _step("few_runs", command=plan.command_with(f"runs={runs}"), runs=runs)
 
 
-def _edge(measured: Measured, name: Callable[[Cell], str]) -> Iterator[NextStep]:
+def _edge(measured: Measured) -> Iterator[ReportedStep]:
     edge = measured.peaks[
         ~measured.peaks["bracketed"].astype(bool)
         & (measured.peaks["levels_measured"] > 1)
     ]
     if len(edge):
-        names = _few([name(Cell.from_row(row)) for row in edge.to_dict("records")])
-        where = "at which the highest throughput was measured"
-        yield NextStep(
-            "peak_at_edge", f"Add levels beyond the first or last, {where}: {names}."
-        )
+        yield _step("peak_at_edge", map(Cell.from_row, edge.to_dict("records")))
 
 
-def _miniature(measured: Measured) -> Iterator[NextStep]:
+def _miniature(measured: Measured) -> Iterator[ReportedStep]:
     if measured.runs[0].weights == "miniature":
-        yield NextStep(
-            "not_the_model",
-            "The same campaign with `weights: full` on a GPU: a miniature does not show a GPU's speed.",
-        )
+        yield _step("not_the_model")
+
+
+def step_sentence(result: CampaignResult, step: ReportedStep) -> str:
+    """Return a step in a sentence."""
+    several_models = len(result.common_levels) > 1
+    cells = [each.cell for each in step.cells]
+    names = [cell.full_label if several_models else cell.label for cell in cells]
+    return _SENTENCES[step.code](result, step, _few(names))
+
+
+def _missing_sentence(_: CampaignResult, step: ReportedStep, cells: str) -> str:
+    what = f"cells, {cells}" if cells else "runs"
+    count = "" if cells else f"{step.facts['runs']} "
+    return f"Measure the {count}missing {what}: `report` measures only those."
+
+
+def _disturbed_sentence(_: CampaignResult, step: ReportedStep, __: str) -> str:
+    facts = step.facts
+    count = f"{facts['disturbed_runs']} of {facts['runs']} runs"
+    took = f"other programs took up to {facts['most_percent']:.0f} % of this machine's processors in {count}"
+    blocks = pluralize(facts["blocks"], "further block")
+    named = (
+        f"`{step.command}`" if step.command else f"{_REPEAT}, with the campaign's file"
+    )
+    return f"Wait until the machine is quiet, then {named}: {took}; it plans {blocks}, one run of every cell each."
+
+
+def _sentence_on_cells(_: CampaignResult, step: ReportedStep, cells: str) -> str:
+    return f"For {cells}: {step.facts.get('settled_by') or _SETTLED_BY[step.code]}."
+
+
+_SETTLED_BY = {
+    "slower_while_idle": _WHILE_IDLE,
+    "idle": TO_BE_ACTIVE,
+    "spread": "longer levels, or a machine that does nothing else: at this spread, more runs are not enough",
+}
+
+
+def _few_runs_sentence(result: CampaignResult, step: ReportedStep, cells: str) -> str:
+    if cells:
+        return _sentence_on_cells(result, step, cells)
+    runs = step.facts["runs"]
+    return f"`runs: {runs}` narrows the intervals; existing runs are kept."
+
+
+def _undecided_sentence(result: CampaignResult, step: ReportedStep, cells: str) -> str:
+    difference = f"a difference of {100 * result.campaign.margin:g} % for {cells}"
+    return f"`runs: {step.facts['runs']}` would resolve {difference}."
+
+
+def _edge_sentence(_: CampaignResult, __: ReportedStep, cells: str) -> str:
+    where = "at which the highest throughput was measured"
+    return f"Add levels beyond the first or last, {where}: {cells}."
+
+
+def _miniature_sentence(*_: object) -> str:
+    return "The same campaign with `weights: full` on a GPU: a miniature does not show a GPU's speed."
+
+
+_SENTENCES: Mapping[str, Callable[[CampaignResult, ReportedStep, str], str]] = {
+    "disturbed": _disturbed_sentence,
+    "missing": _missing_sentence,
+    "no_verdict": _sentence_on_cells,
+    "few_runs": _few_runs_sentence,
+    "slower_while_idle": _sentence_on_cells,
+    "idle": _sentence_on_cells,
+    "undecided": _undecided_sentence,
+    "spread": _sentence_on_cells,
+    "peak_at_edge": _edge_sentence,
+    "not_the_model": _miniature_sentence,
+}

@@ -14,6 +14,7 @@ from tests.unit.report.test_value import campaign as value_campaign
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.files import MAIN
 from kveval.report.markdown import markdown_table, render
+from kveval.report.next_steps import step_sentence
 from kveval.report.parts.blocks import Pictures, split_wide, tables_by_model
 from kveval.report.parts.body import first_screen
 from kveval.report.report import write_report
@@ -94,6 +95,8 @@ def test_a_reader_of_report_json_prints_the_same_first_screen(
     plan, measured = value_campaign() if name == "goodput" else campaign_of(name)
     write_report(plan, measured, [], tmp_path / "REPORT.md")
     result = read_result(tmp_path / "report.json")
+    steps = [step_sentence(result, step) for step in result.steps]
+    assert steps == result.answer.next_steps
     assert ("Within the limits" in result.answer.sentences[2]) == (name == "goodput")
     blocks = [*first_screen(result, Pictures([], {}, {}))]
     (screen,) = render(Section(result.campaign.title, blocks)).values()

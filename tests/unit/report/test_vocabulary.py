@@ -5,10 +5,12 @@ import re
 from dataclasses import replace
 
 import pytest
+from tests.support.report_text import result_of
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.statistics import verdict_words as words
+from kveval.campaign.cell import Cell
 from kveval.report import next_steps
 from kveval.report.build_result import comparison_results
 from kveval.report.data.vocabulary import (
@@ -41,7 +43,7 @@ def test_every_warning_names_a_command_or_a_line_of_yaml() -> None:
 
 def test_every_step_answers_a_warning_of_the_list() -> None:
     source = inspect.getsource(next_steps)
-    codes = {*re.findall(r'NextStep\(\s*"(\w+)"', source)}
+    codes = {*re.findall(r'_step\(\s*"(\w+)"', source)}
     assert codes | ELSEWHERE == {*WARNINGS}
 
 
@@ -68,7 +70,10 @@ def test_too_few_runs_are_not_yet_a_verdict_and_say_what_is_needed() -> None:
     steps = next_steps.next_steps(plan, measured, THROUGHPUT)
     (step,) = (step for step in steps if step.code == "few_runs")
     named = "For Qwen3-8B with native-offload 10K"
-    assert step.text == f"{named}: the missing run, which `snakemake report` measures."
+    assert next_steps.step_sentence(result_of(plan, measured), step) == (
+        f"{named}: the missing run, which `snakemake report` measures."
+    )
+    assert [cell.cell for cell in step.cells] == [Cell("Qwen3-8B", few[0], 10_000)]
     assert step.command == "snakemake report"
     (reported,) = (
         comparison

@@ -145,6 +145,19 @@ class ReportedCellName(ResultPart):
         return self.cell.label
 
 
+class ReportedStep(ResultPart):
+    """A step that would make the answer more certain; its sentence is in the answer."""
+
+    code: str
+    """the warning that it answers, such as few_runs"""
+    cells: list[ReportedCellName] = []
+    """the cells that need it, all of them; none where it is about the campaign as a whole"""
+    command: str = ""
+    """what takes it; empty if nothing to paste does"""
+    facts: dict[str, Any] = {}
+    """the numbers behind it, such as how many runs are missing, and what would settle it"""
+
+
 class Latency(ResultPart):
     """A latency in ms: means over runs of the mean and the quantiles over requests."""
 
@@ -497,6 +510,8 @@ class CampaignResult(ResultPart):
     report_schema: Literal[1] = 1
     """raised when a key changes its meaning or goes"""
     answer: ReportedAnswer
+    steps: list[ReportedStep] = []
+    """what the answer's next steps are about, in their order; older reports lack it"""
     campaign: ReportedCampaign
     origin: ReportedOrigin = Field(default_factory=ReportedOrigin)
     """older reports lack it"""
