@@ -44,6 +44,7 @@ from kveval.report.data.run_facts import (
 from kveval.report.data.vocabulary import verdict_of
 from kveval.report.figures.names import find_figure
 from kveval.report.next_steps import next_steps, step_sentence
+from kveval.report.result.ceilings import ceiling_results
 from kveval.report.result.check_counts import checks_made
 from kveval.report.result.checks import check_findings
 from kveval.report.result.levels import level_results
@@ -66,6 +67,7 @@ from kveval.report.result.model import (
     ReportedTimes,
     TierNeeded,
 )
+from kveval.report.result.value import cost_results, goodput_levels
 from kveval.report.tables.configuration import method_hash_of
 from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
 from kveval.report.tables.pairs import listed_pairs
@@ -109,7 +111,10 @@ def _without_answer(
     empty: Mapping[str, str],
 ) -> CampaignResult:
     versions = sorted(versions_by_tool(measured.runs).items())
-    kept_means = _kept_means(kept_runs(measured.comparison))
+    kept_means, kept_peak_means = (
+        _kept_means(kept_runs(table))
+        for table in (measured.comparison, measured.peak_comparison)
+    )
     return CampaignResult(
         answer=_NOT_ANSWERED,
         campaign=ReportedCampaign.model_validate(plan, from_attributes=True),
@@ -125,7 +130,13 @@ def _without_answer(
             model: measured.common_level(model) for model in plan.models_by_size
         },
         cells=[
-            _cell(plan, measured, cell, kept_means.get(cell, {}))
+            _cell(
+                plan,
+                measured,
+                cell,
+                kept_means.get(cell, {}),
+                kept_peak_means.get(cell, {}),
+            )
             for cell in plan.ordered_cells
         ],
         comparisons=comparison_results(plan, measured),
@@ -146,6 +157,9 @@ def _without_answer(
         figures=_figures(plan, figures, empty),
         checks=check_findings(measured),
         checks_made=checks_made(plan, measured),
+        goodput_levels=goodput_levels(plan, measured),
+        costs=cost_results(plan, measured),
+        ceilings=[*ceiling_results(plan, measured)],
         predictions=prediction_results(plan, measured),
         tiers_needed=tiers_needed(measured),
         leaks=_leaks(measured),
@@ -245,6 +259,7 @@ def _cell(
     measured: Measured,
     cell: Cell,
     kept_means: dict[str, ReportedMean],
+    kept_peak_means: dict[str, ReportedMean],
 ) -> ReportedCell:
     runs, peaks = measured.runs_of(cell), rows_of(measured.peaks, cell)
     tiers = tiers_of(runs[0]) if runs else None
@@ -260,6 +275,7 @@ def _cell(
         peak=None if peak is None else _peak(plan, peak),
         missing=measured.why_missing(cell) if peak is None else None,
         kept_means=kept_means,
+        kept_peak_means=kept_peak_means,
         device_cache_tokens=tiers.device if tiers else None,
         cpu_tier_tokens=tiers.cpu if tiers else None,
         cpu_tier_bytes=size.size_bytes if size else None,

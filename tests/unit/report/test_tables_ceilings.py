@@ -6,6 +6,8 @@ from tests.unit.analysis.test_ceilings import ARM, BASELINE
 
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.result.ceilings import ceiling_results
+from kveval.report.result.model import CampaignResult
 from kveval.report.tables.caches import ceilings_table
 from kveval.store.run_file import CopyBandwidth, LevelRun
 
@@ -49,8 +51,19 @@ def table(profile, plain_ms, tiered_ms):
         of(ARM, TIERED, profile, [*tiered_ms]),
     ]
     levels = pd.DataFrame([*rows(PLAIN, plain_ms), *rows(TIERED, tiered_ms)])
-    found = ceilings_table(PLAN, Measured(runs, levels, EMPTY, EMPTY), "whole")
+    found = table_of(runs, levels)
     return [dict(zip(found.header, row, strict=True)) for row in found.rows]
+
+
+def table_of(runs, levels):
+    ceilings = [*ceiling_results(PLAN, Measured(runs, levels, EMPTY, EMPTY))]
+    result = CampaignResult.model_construct(workloads=[], ceilings=ceilings)
+    return ceilings_table(result, "whole")
+
+
+def test_a_tier_that_is_slower_than_computing_is_never_faster():
+    (row,) = table("concurrent", {1: 5.2}, {1: 275.0})
+    assert row["loading is faster from, tokens"] == "never"
 
 
 def test_at_the_longest_prefix_it_says_what_loading_reaches_and_from_where_it_pays():
@@ -102,5 +115,5 @@ def test_an_arm_whose_loads_nobody_counts_has_no_row():
         of(BASELINE, TIERED, "concurrent", [4]),
     ]
     levels = pd.DataFrame([*rows(PLAIN, {4: 1.0}), *rows(TIERED, {4: 1.0})])
-    assert not ceilings_table(PLAN, Measured(runs, levels, EMPTY, EMPTY), "whole").rows
-    assert not ceilings_table(PLAN, Measured([], EMPTY, EMPTY, EMPTY), "whole").rows
+    assert not table_of(runs, levels).rows
+    assert not table_of([], EMPTY).rows

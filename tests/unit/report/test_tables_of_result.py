@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.support.report_text import result_of, whole_report
 from tests.unit.report.test_report_claims import CAMPAIGNS
@@ -20,7 +21,7 @@ from kveval.report.parts.body import first_screen
 from kveval.report.report import write_report
 from kveval.report.result.model import CampaignResult, read_result
 from kveval.report.sections import Section
-from kveval.report.tables.caches import tiers_table
+from kveval.report.tables.caches import ceilings_table, tiers_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
@@ -32,7 +33,9 @@ from kveval.report.tables.results import (
     strategy_table,
 )
 from kveval.report.tables.reuse import memory_sentences, predicted_table
+from kveval.report.tables.value import cost_table, goodput_table
 from kveval.report.tables.waterfall import leak_sentences, waterfall_table
+from kveval.store.run_file import Change, Run
 
 
 def tables_of(result: CampaignResult) -> Iterator[Table]:
@@ -42,10 +45,13 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
         yield comparison_table(result, model)
         yield peak_table(result, model)
         yield tiers_table(result, model, result.common_levels[model])
+        yield ceilings_table(result, model)
+    for model in result.goodput_levels:
+        yield goodput_table(result, model)
     across = [completed_table(result), guide_table(result), predicted_table(result)]
     across += [tiers_table(result), pair_table(result)]
     across += [guidance_table(result), guidance_numbers(result)]
-    across += [waterfall_table(result)]
+    across += [waterfall_table(result), cost_table(result)]
     for table in across:
         yield from (part for _, part in tables_by_model(table))
     if len(result.common_levels) > 1:
@@ -53,15 +59,34 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
 
 
 def campaign_of(name: str) -> tuple[ReportPlan, Measured]:
-    """A made-up campaign; of the mechanism's, the gain was predicted as well."""
+    """A made-up campaign; of the mechanism's, loads were timed and gains predicted as well; goodput's has prices."""
+    if name == "goodput":
+        return value_campaign()
     plan, measured = CAMPAIGNS[name]()
     if name == "mechanism":
         predicted = PREDICTED.assign(model="Qwen3-0.6B", cpu_blocks=10_000)
-        measured = dataclasses.replace(measured, predicted=predicted)
+        runs = [*map(with_timed_loads, measured.runs)]
+        measured = dataclasses.replace(measured, predicted=predicted, runs=runs)
     return plan, measured
 
 
-@pytest.mark.parametrize("name", ["contrasts", "failing", "one run", "mechanism"])
+def with_timed_loads(run: Run) -> Run:
+    """A run whose tier, if it has one, counted a gigabyte of loads in half a second at each level."""
+    moved = {"bytes": 1e9, "time": 0.5} if run.cell.cpu_blocks else {}
+    loads = {
+        f"vllm:kv_offload_load_{name}_total": Change(before=0, after=rise, delta=rise)
+        for name, rise in moved.items()
+    }
+    levels = [
+        msgspec.structs.replace(level, counters={**level.counters, **loads})
+        for level in run.levels
+    ]
+    return msgspec.structs.replace(run, levels=levels)
+
+
+@pytest.mark.parametrize(
+    "name", ["contrasts", "failing", "one run", "mechanism", "goodput"]
+)
 def test_a_reader_of_report_json_prints_the_same_tables(
     name: str, tmp_path: Path
 ) -> None:
@@ -72,6 +97,9 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     tables = [table for table in tables_of(result) if table.rows]
     assert len(result.predictions) == (name == "mechanism")
     assert tiers_table(result).rows or name != "mechanism"
+    assert bool(result.ceilings) == (name == "mechanism")
+    assert bool(result.goodput_levels) == (name == "goodput")
+    assert bool(cost_table(result).rows) == (name == "goodput")
     assert pair_table(result).rows
     assert guidance_table(result).rows and guidance_numbers(result).rows
     assert bool(waterfall_table(result).rows) == (name == "mechanism")
@@ -92,7 +120,7 @@ def test_an_older_report_has_no_table_of_stages() -> None:
 def test_a_reader_of_report_json_prints_the_same_first_screen(
     name: str, tmp_path: Path
 ) -> None:
-    plan, measured = value_campaign() if name == "goodput" else campaign_of(name)
+    plan, measured = campaign_of(name)
     write_report(plan, measured, [], tmp_path / "REPORT.md")
     result = read_result(tmp_path / "report.json")
     steps = [step_sentence(result, step) for step in result.steps]

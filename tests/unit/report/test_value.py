@@ -81,7 +81,7 @@ def row_of(table: Any, arm: str) -> list[str]:
 
 
 def arms_goodput(facts: tuple[ReportPlan, Measured]) -> Table:
-    return goodput_table(*facts, result_of(*facts), MODEL)
+    return goodput_table(result_of(*facts), MODEL)
 
 
 def line(table: Any, arm: str) -> dict[str, str]:
@@ -94,7 +94,7 @@ def test_where_nothing_is_declared_nothing_is_said() -> None:
     assert titles(root).isdisjoint({"Goodput", "What it costs"})
     declared = titles(report_tree(*campaign(), {}))
     assert declared - titles(root) == {"Goodput", "What it costs"}
-    assert cost_table(*plain).rows == []
+    assert cost_table(result_of(*plain)).rows == []
 
 
 def test_every_arm_has_its_goodput_at_one_level_and_at_its_best() -> None:
@@ -170,7 +170,7 @@ def test_the_goodputs_of_the_sentence_are_of_the_runs_behind_its_change() -> Non
 
 def test_costs_stand_with_their_intervals_and_where_the_tier_pays() -> None:
     plan, measured = campaign()
-    table = cost_table(plan, measured)
+    table = cost_table(result_of(plan, measured))
     assert len(table.header) == 9  # the model is a title
     arm, worse = line(table, "lmcache-local 20K"), line(table, "native-offload 20K")
     assert float(arm["tier, GiB"]) == pytest.approx(78.1)
@@ -179,7 +179,7 @@ def test_costs_stand_with_their_intervals_and_where_the_tier_pays() -> None:
     assert worse[table.header[-1]] == NEVER
     hour = float(arm["$ an hour"])
     assert hour == pytest.approx(2 * 2.5 + 78.1 * 0.004, abs=0.01)
-    none = cost_table(replace(plan, prices={}), measured)
+    none = cost_table(result_of(replace(plan, prices={}), measured))
     assert none.rows == []
 
 

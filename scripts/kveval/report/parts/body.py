@@ -38,9 +38,14 @@ from kveval.report.tables.one_request import (
     waypoints,
 )
 from kveval.report.tables.pairs import pair_table
-from kveval.report.tables.results import arms_table, baselines_of, strategy_table
+from kveval.report.tables.results import (
+    arms_table,
+    baselines_of,
+    level_unit_of,
+    strategy_table,
+)
 from kveval.report.tables.reuse import memory_sentences, predicted_table
-from kveval.report.tables.value import cost_table, goodput_level, goodput_table
+from kveval.report.tables.value import cost_table, goodput_table
 from kveval.report.tables.waterfall import leak_sentences, waterfall_table
 from kveval.report.tiles import at_a_glance
 
@@ -182,21 +187,22 @@ def main_sections(
     yield from section_unless_empty(
         "Gain from tiers, predicted and measured", bought, PREDICTED_GAIN
     )
-    if plan.goodput and goodput.GOODPUT in measured.levels:
-        yield _goodput(plan, measured, result, pictures)
+    if result.goodput_levels:
+        yield _goodput(result, pictures)
+    prices = result.campaign.prices
     priced = ", ".join(
-        text.format(plan.prices[name])
+        text.format(prices[name])
         for name, text in PRICE_PHRASES.items()
-        if name in plan.prices
+        if name in prices
     )
     memory = (
         ""
-        if "host_gib_hour_usd" in plan.prices
+        if "host_gib_hour_usd" in prices
         else " Host memory has no price of its own in these costs."
     )
     yield from section_unless_empty(
         "What it costs",
-        split_by_model(cost_table(plan, measured)),
+        split_by_model(cost_table(result)),
         f"Priced: {priced}. {COSTS}{memory}",
     )
     yield from section_unless_empty(
@@ -246,7 +252,7 @@ def _models(
         work = tiers_table(result, model, level)
         if work.rows:
             blocks += [Paragraph(TIERS), *split_wide(work)]
-        ceilings = ceilings_table(plan, measured, model)
+        ceilings = ceilings_table(result, model)
         if ceilings.rows:
             lengths = LENGTHS if PREFILL in ceilings.header else ""
             blocks += [Paragraph(f"{CEILINGS}{lengths}"), *split_wide(ceilings)]
@@ -267,31 +273,25 @@ def _one_request(plan: ReportPlan, measured: Measured) -> list[Section]:
     )
 
 
-def _goodput(
-    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
-) -> Section:
-    sent = (
-        EQUAL_RATES
-        if any(run.workload.get("profile") in OPEN_LOOP for run in measured.runs)
-        else ""
-    )
+def _goodput(result: CampaignResult, pictures: Pictures) -> Section:
+    limits = result.campaign.goodput
+    open_loop = any(load.get("profile") in OPEN_LOOP for load in result.workloads)
     sentences = [
-        f"Limits: {goodput.limits_text(plan.goodput)}.",
-        UNITS[plan.goodput["of"]],
+        f"Limits: {goodput.limits_text(limits)}.",
+        UNITS[limits["of"]],
         CUT_OFF,
-        sent,
+        EQUAL_RATES if open_loop else "",
     ]
     blocks: list[Block] = [Paragraph(" ".join(filter(None, sentences)))]
-    for model in plan.models_by_size:
-        level = goodput_level(plan, measured, model)
+    for model, level in result.goodput_levels.items():
         at = (
             "no level has any"
             if level is None
-            else f"compared at {measured.level_unit.in_sentence([level])}"
+            else f"compared at {level_unit_of(result).in_sentence([level])}"
         )
         blocks += [
             Paragraph(f"**{model}**, {at}:"),
-            *split_wide(goodput_table(plan, measured, result, model)),
+            *split_wide(goodput_table(result, model)),
         ]
     return Section("Goodput", [*blocks, *pictures.take("goodput")])
 

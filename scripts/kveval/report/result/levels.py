@@ -23,7 +23,7 @@ _BY_RUN = (
     *(name for name in METRIC_TITLES if name != THROUGHPUT),
     *("ttft_ms_mean", "e2e_ms_mean"),
     *("throughput_completed_tok_s", "total_tok_s"),
-    "prefix_cache_hit_percent",
+    *("prefix_cache_hit_percent", "goodput_share"),
 )
 
 

@@ -107,6 +107,8 @@ class ReportedCampaign(ResultPart):
     """the metric whose verdicts share that error rate"""
     goodput: dict[str, Any] = {}
     """the latency limits that goodput is within; empty without any, and in older reports"""
+    prices: dict[str, float] = {}
+    """USD for an hour of a GPU, of a server's host, of a GiB of host memory; empty without any, and in older reports"""
 
 
 class ReportedOrigin(ResultPart):
@@ -248,6 +250,8 @@ class ReportedCell(ReportedCellName):
     """why it has no peak"""
     kept_means: dict[str, ReportedMean] = {}
     """metric -> the mean in its comparison with its baseline, of a baseline in most with it; older reports lack it"""
+    kept_peak_means: dict[str, ReportedMean] = {}
+    """the same in `peak_comparisons`, at the level of its own best; older reports lack it"""
     device_cache_tokens: Number
     cpu_tier_tokens: Number
     cpu_tier_bytes: Whole = None
@@ -464,6 +468,53 @@ class Prediction(ReportedCellName):
     """over runs, at this level"""
 
 
+class ReportedCost(ReportedCellName):
+    """The costs of a cell at the common level, for all servers together, at the campaign's prices.
+
+    The intervals are those of the throughput.
+    """
+
+    level: Whole
+    servers: Whole
+    gpus: Number
+    """0 where the CPU is the device; null where it is not known"""
+    tier_gib: Number
+    """host memory of the tiers and their stores, GiB; null where it is not known"""
+    usd_per_hour: Number
+    usd_per_million_tokens: ReportedInterval
+    """of output tokens"""
+    device_s_per_1000_requests: ReportedInterval
+    """seconds of a GPU, of a host where the CPU is the device"""
+    against: ReportedCellName | None
+    """the baseline; null without a verdict on throughput, and then the next two keys have no value"""
+    change_percent: ReportedInterval
+    """of the cost of a token, per cent of the baseline's"""
+    break_even_usd_per_gib_hour: ReportedInterval
+    """price of host memory below which a token costs less than with the baseline; at most 0: at no price"""
+
+
+class ReportedCeiling(ReportedCellName):
+    """The limits of the loads of a cell's tier: at the longest prefix if the load varies it, else at the lowest level."""
+
+    level: int
+    load_gb_s: Number
+    """the rate of the tier's loads by the server's own counters, GB/s"""
+    copy_gb_s: Number
+    """the rate at which a probe copied large buffers on this machine, GB/s; null where it did not"""
+    load_tok_s: Number
+    """tokens whose KV cache the tier loads per second"""
+    prefill_tok_s: Number
+    """prompt tokens that the baseline computes per second; null where requests were not sent one at a time"""
+    overhead_ms: Number
+    """what a request with loads waits for beyond copying and computing; null as prefill_tok_s is"""
+    break_even_tokens: Number
+    """the length from which loading a prefix is faster than computing it; null where it is not known, or never is"""
+    never_faster: bool
+    """whether computing is faster for every length"""
+    faster_levels: list[int]
+    """the lengths at which the TTFT was measured to be shorter than the baseline's; none if the load does not vary it"""
+
+
 class TierNeeded(ResultPart):
     """The tier in host memory that adds 90 % of the hits that one without a limit adds, as computed for a level."""
 
@@ -542,6 +593,12 @@ class CampaignResult(ResultPart):
     """what checks found, in the order of the tables; older reports lack it, and predictions and levels"""
     checks_made: Whole = None
     """how many checks apply to what was measured, passed or not; older reports lack it"""
+    goodput_levels: dict[str, int | None] = {}
+    """model -> level at which its cells are compared by goodput; empty without limits, and in older reports"""
+    costs: list[ReportedCost] = []
+    """of each cell that was measured; empty without prices, and in older reports"""
+    ceilings: list[ReportedCeiling] = []
+    """of each arm whose tier's loads were counted; older reports lack it"""
     predictions: list[Prediction] = []
     tiers_needed: dict[str, TierNeeded] = {}
     """model -> the size that was computed for its load; without models of which it is not known"""

@@ -5,28 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-import pandas as pd
-
 from kveval.analysis.levels.activity import CounterRise, activity_at, required_counters
-from kveval.analysis.system.ceilings import (
-    RequestMeans,
-    break_even_tokens,
-    copy_gb_s,
-    overhead_s,
-    request_means,
-)
 from kveval.analysis.system.lookups import lookups
 from kveval.analysis.system.tier_activity import COLUMNS
 from kveval.analysis.waterfall import FAILED_TRANSFERS, failed_transfers
 from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.size import GIB, Size
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.load.levels import streams_at
-from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import Tiers, tier_size, tier_size_text, tiers_of
-from kveval.report.result.model import CampaignResult
+from kveval.report.result.model import CampaignResult, ReportedCeiling, or_nan
 from kveval.report.tables.results import level_unit_of
 from kveval.store.run_file import LevelRun
 
@@ -331,80 +320,26 @@ _CEILINGS = (
 )
 
 
-def ceilings_table(plan: ReportPlan, measured: Measured, model: str) -> Table:
-    """Return a row for each arm of a model whose tier's loads were counted, with its baseline's prefill rate.
-
-    At the longest prefix if the workload varies it, else at the lowest level. The computed length from which loading is
-    faster needs a level with one request at a time; the measured one needs a workload that varies the prefix.
-    """
-    header = ["arm", measured.level_unit.heading, *_CEILINGS]
-    rows = []
-    for cell in plan.cells_of(model):
-        baseline = plan.baseline_of.get(cell.scenario)
-        runs = measured.runs_of(cell)
-        levels = sorted({entry.level for run in runs for entry in run.levels})
-        if not levels or baseline is None:
-            continue
-        baseline_cells = [
-            base for base in plan.cells_of(model) if base.scenario == baseline
-        ]
-        lengths = workload_of(runs[0].workload).profile == "prefix-length"
-        level = levels[-1] if lengths else levels[0]
-        arm, without = (
-            _served(measured, [cell], level),
-            _served(measured, baseline_cells, level),
-        )
-        if math.isnan(arm.load_gb_s):
-            continue
-        alone = streams_at(workload_of(runs[0].workload), level) == 1
-        faster = [
-            length
-            for length in (levels if lengths else ())
-            if _served(measured, [cell], length).ttft_s
-            < _served(measured, baseline_cells, length).ttft_s
-        ]
-        values = [
-            *_values(arm, without, copy_gb_s(runs), alone=alone),
-            ", ".join(map(str, faster)),
-        ]
-        rows.append([cell.label, f"{level}", *values])
+def ceilings_table(result: CampaignResult, model: str) -> Table:
+    """Return a row for each arm of a model whose tier's loads were counted, see `ReportedCeiling`."""
+    header = ["arm", level_unit_of(result).heading, *_CEILINGS]
+    rows = [
+        [ceiling.label, f"{ceiling.level}", *_ceiling_cells(ceiling)]
+        for ceiling in result.ceilings
+        if ceiling.model == model
+    ]
     return Table(header, rows, frozenset(range(1, len(header)))).without_blank_columns()
 
 
-def _served(measured: Measured, cells: Sequence[Cell], level: int) -> RequestMeans:
-    """Return the means over these cells' runs at a level."""
-    runs = [run for cell in cells for run in measured.runs_of(cell)]
-    rows = [measured.levels_of(cell, level) for cell in cells if measured.runs_of(cell)]
-    return request_means(runs, pd.concat(rows) if rows else pd.DataFrame(), level)
-
-
-def _values(
-    arm: RequestMeans, without: RequestMeans, ceiling: float, *, alone: bool
-) -> list[str]:
-    prefill_tok_s, besides = (
-        (without.prefill_tok_s, overhead_s(arm, without))
-        if alone
-        else (math.nan, math.nan)
-    )
-    length = break_even_tokens(prefill_tok_s, arm.load_tok_s, besides)
-    rates = (
-        arm.load_gb_s,
-        ceiling,
-        100 * arm.load_gb_s / ceiling,
-        arm.load_tok_s,
-        prefill_tok_s,
-        1000 * besides,
-    )
-    return [
-        *(
-            "" if math.isnan(value) else numerals.significant(value, 3)
-            for value in rates
-        ),
-        _length(length),
-    ]
-
-
-def _length(tokens: float) -> str:
-    if math.isnan(tokens):
-        return ""
-    return "never" if math.isinf(tokens) else numerals.count(math.ceil(tokens))
+def _ceiling_cells(ceiling: ReportedCeiling) -> Iterator[str]:
+    loads, copies = or_nan(ceiling.load_gb_s), or_nan(ceiling.copy_gb_s)
+    rates = [loads, copies, 100 * loads / copies]
+    rates += map(or_nan, (ceiling.load_tok_s, ceiling.prefill_tok_s))
+    for rate in (*rates, or_nan(ceiling.overhead_ms)):
+        yield "" if math.isnan(rate) else numerals.significant(rate, 3)
+    length = or_nan(ceiling.break_even_tokens)
+    if ceiling.never_faster:
+        yield "never"
+    else:
+        yield "" if math.isnan(length) else numerals.count(math.ceil(length))
+    yield ", ".join(map(str, ceiling.faster_levels))

@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import pandas as pd
-
-from kveval.analysis.cells import kept_runs
-from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
 from kveval.analysis.levels.goodput import GOODPUT, limits_text
 from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import (
-    Measured,
-    ReportPlan,
-    Table,
-    text_or_blank,
+from kveval.report.data.campaign import Table
+from kveval.report.data.comparisons import effect_text, verdict_cell
+from kveval.report.result.model import (
+    CampaignResult,
+    ReportedCell,
+    ReportedComparison,
+    ReportedCost,
+    ReportedMean,
+    or_nan,
 )
-from kveval.report.data.comparisons import (
-    baseline_comparisons,
-    effect_text,
-    verdict_cell,
-)
-from kveval.report.result.model import CampaignResult
 from kveval.report.tables.results import level_unit_of
 
 NONE_MET = "none met"
 UNKNOWN = "not known"
 
 
-def goodput_table(
-    plan: ReportPlan, measured: Measured, result: CampaignResult, model: str
-) -> Table:
+def goodput_table(result: CampaignResult, model: str) -> Table:
     """Return every arm of a model with its goodput at the baseline's best level, and at its own best level."""
-    level = goodput_level(plan, measured, model)
-    counted = plan.goodput["of"]
+    level, unit = result.goodput_levels[model], level_unit_of(result)
+    counted = result.campaign.goodput["of"]
     header = [
         "arm",
         f"{counted} a second",
@@ -46,73 +37,62 @@ def goodput_table(
         "verdict",
     ]
     header += [
-        f"at its best ({measured.level_unit.heading})",
+        f"at its best ({unit.heading})",
         "change of the best, % of the baseline's (95 %)",
         "verdict",
     ]
-    kept, kept_at_best = (
-        kept_runs(table) for table in (measured.comparison, measured.peak_comparison)
-    )
+    compared = result.with_baselines(GOODPUT)
+    compared_at_best = result.peaks_with_baselines(GOODPUT)
     rows = []
-    for cell in measured.cells_with_peak(plan.cells_of(model)):
-        at = measured.levels_of(cell, level)
-        shares = 100 * at["goodput_share"].dropna()
+    for cell in result.cells_of(model):
+        if not cell.peak:
+            continue
+        at = _values(cell, level, GOODPUT)
+        shares = [100 * share for share in _values(cell, level, "goodput_share")]
         # Of the runs that the change rests on, so that the two belong together.
-        beside = _rounded(kept[cell, GOODPUT].mean, list(at[GOODPUT]))
+        beside = _rounded(_kept_mean(cell.kept_means), at)
         row = [
             cell.label,
-            beside or goodput_text(at[GOODPUT]),
-            numerals.mean_of(list(shares), most_decimals=1) if len(shares) else "",
+            beside or goodput_text(at),
+            numerals.mean_of(shares, most_decimals=1) if shares else "",
+            *_verdict(compared.get(cell.cell)),
+            _best(result, cell.cell, _kept_mean(cell.kept_peak_means)),
         ]
-        row += _verdict(plan, measured.all_comparisons, cell)
-        row.append(_best(result, cell, kept_at_best[cell, GOODPUT].mean))
-        rows.append(
-            [*row, *_verdict(plan, measured.peak_comparison, cell, explained=True)]
-        )
+        rows.append([*row, *_verdict(compared_at_best.get(cell.cell), explained=True)])
     return Table(header, rows, frozenset({1, 2, 3, 5, 6}))
 
 
-def goodput_level(plan: ReportPlan, measured: Measured, model: str) -> int | None:
-    """Return the level at which most of a model's arms are compared by goodput; else the most frequent best level."""
-    table = measured.comparison
-    levels = table[(table["model"] == model) & (table["metric"] == GOODPUT)][
-        "level"
-    ].dropna()
-    if levels.empty:
-        peaks = measured.peaks
-        levels = peaks[peaks["model"] == model]["goodput_level"].dropna()
-    return None if levels.empty else int(levels.mode().iloc[0])
+def _values(cell: ReportedCell, level: int | None, metric: str) -> list[float]:
+    """The known values of a cell at a level; at all of its levels where its model has none."""
+    levels = [each.level for each in cell.levels] if level is None else [level]
+    return [value for each in levels for value in cell.values(each, metric)]
 
 
-def goodput_text(values: pd.Series[float]) -> str:
+def _kept_mean(kept_means: Mapping[str, ReportedMean]) -> float | None:
+    return kept_means.get(GOODPUT, ReportedMean()).mean
+
+
+def goodput_text(values: Sequence[float]) -> str:
     """Return the mean goodput of a cell's runs at a level as text; NONE_MET or UNKNOWN if there is none."""
-    known = values.dropna()
-    if known.empty:
+    if not values:
         return UNKNOWN
-    return numerals.mean_of(list(known)) if (known > 0).any() else NONE_MET
+    return numerals.mean_of(values) if max(values) > 0 else NONE_MET
 
 
 def _verdict(
-    plan: ReportPlan, table: pd.DataFrame, cell: Cell, *, explained: bool = False
+    comparison: ReportedComparison | None, *, explained: bool = False
 ) -> list[str]:
     """The change and the verdict of a cell against its baseline; blank for a baseline.
 
     `explained`: with the reason where there is no verdict.
     """
-    rows = [
-        row
-        for row in baseline_comparisons(plan, table, GOODPUT)
-        if Cell.from_row(row) == cell
-    ]
-    if not rows:
+    if comparison is None:
         return ["", ""]
-    reason = (
-        text_or_blank(rows[0]["reason"])
-        if explained and rows[0]["verdict"] not in words.VERDICTS
-        else ""
-    )
-    stated = verdict_cell(rows[0])
-    return [effect_text(rows[0]), f"{stated}: {reason}" if reason else stated]
+    stated = verdict_cell(comparison.row)
+    unexplained = not explained or comparison.verdict in words.VERDICTS
+    reason = "" if unexplained else comparison.reason
+    change = effect_text(comparison.row)
+    return [change, f"{stated}: {reason}" if reason else stated]
 
 
 def _best(
@@ -168,19 +148,11 @@ def goodput_sentence(result: CampaignResult, model: str) -> str:
 NEVER = "not at any price"
 
 
-def cost_table(plan: ReportPlan, measured: Measured) -> Table:
+def cost_table(result: CampaignResult) -> Table:
     """Return every cell's costs at the level where its model's cells are compared; no rows without declared prices."""
-    if not plan.prices:
-        return Table([], [])
-    table = costs(
-        measured.levels,
-        measured.peaks,
-        measured.comparison,
-        measured.runs,
-        plan.prices,
-        plan.stores,
-    )
-    device = "GPU" if (table["gpus"] > 0).any() else "host"
+    costs = {cost.cell: cost for cost in result.costs}
+    on_gpus = any(or_nan(cost.gpus) > 0 for cost in costs.values())
+    device = "GPU" if on_gpus else "host"
     header = [
         "model",
         "arm",
@@ -189,42 +161,37 @@ def cost_table(plan: ReportPlan, measured: Measured) -> Table:
         "$ an hour",
         "$ a million output tokens (95 %)",
     ]
-    against = {Cell.from_path(name).label for name in table["baseline"].dropna()}
+    against = {cost.against.label for cost in costs.values() if cost.against}
     header += [
         f"change, % of {against.pop() if len(against) == 1 else 'the baseline'} (95 %)",
         f"{device} s per 1,000 requests (95 %)",
     ]
     header += ["the tier pays below, $ a GiB-hour (95 %)"]
-    by_cell = {Cell.from_row(row): row for row in table.to_dict("records")}
-    rows = []
-    for cell in measured.cells_with_peak(plan.ordered_cells):
-        rows.append([cell.model, cell.label, *_cost_cells(by_cell[cell])])
+    rows = [
+        [cell.model, cell.label, *_cost_cells(costs[cell.cell])]
+        for cell in result.cells
+        if cell.peak and cell.cell in costs
+    ]
     return Table(header, rows, frozenset(range(2, 9)))
 
 
-def _cost_cells(row: Mapping[Any, Any]) -> list[str]:
-    """The costs of a cell as text, from its row of costs.csv."""
-    change = ""
-    if pd.notna(row[CHANGE[0]]):
-        change = numerals.effect(*(row[name] for name in CHANGE))
+def _cost_cells(cost: ReportedCost) -> list[str]:
+    """The costs of a cell as text."""
+    change = cost.change_percent
     return [
-        numerals.rounded(row["gpus"] or row["servers"], 0),
-        numerals.significant(row["tier_gib"], 3) if row["tier_gib"] else "",
-        numerals.significant(row["usd_per_hour"], 3),
-        _with_interval(row, TOKENS),
-        change,
-        _with_interval(row, REQUESTS),
-        _break_even(row),
+        numerals.rounded(or_nan(cost.gpus) or or_nan(cost.servers), 0),
+        "" if cost.tier_gib == 0 else numerals.significant(or_nan(cost.tier_gib), 3),
+        numerals.significant(or_nan(cost.usd_per_hour), 3),
+        numerals.with_interval(*cost.usd_per_million_tokens.numbers),
+        "" if change.value is None else numerals.effect(*change.numbers),
+        numerals.with_interval(*cost.device_s_per_1000_requests.numbers),
+        _break_even(cost),
     ]
 
 
-def _with_interval(row: Mapping[Any, Any], name: str) -> str:
-    return numerals.with_interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
-
-
-def _break_even(row: Mapping[Any, Any]) -> str:
+def _break_even(cost: ReportedCost) -> str:
     """The break-even price with its interval, whose lower end is 0 if the tier may make tokens more expensive."""
-    value, low, high = (row[name] for name in BREAK_EVEN)
+    value, low, high = cost.break_even_usd_per_gib_hour.numbers
     if math.isnan(value):
         return ""
     if value <= 0:
