@@ -148,10 +148,7 @@ def _without_answer(
             _comparison(plan, _UNDECLARED | comparison_of(measured, *pair))
             for pair in listed_pairs(plan, measured)
         ],
-        one_request=[
-            _source_times(row)
-            for row in one_request_times(measured.runs).to_dict("records")
-        ],
+        one_request=source_times(measured.runs),
         averages=[_average(row) for row in measured.averages.to_dict("records")],
         not_assessed=gaps_of(plan, measured, empty),
         figures=_figures(plan, figures, empty),
@@ -369,11 +366,13 @@ def _comparison(plan: ReportPlan, row: Row) -> ReportedComparison:
     )
 
 
-def _source_times(row: Row) -> ReportedTimes:
-    """The times of one request from one source, in a cell."""
-    ends = ("median", "least", "most")
-    times = {name: row[f"ttft_ms_{name}"] for name in ends}
-    return ReportedTimes.model_validate({**row, "ttft_ms": times})
+def source_times(runs: Sequence[Run]) -> list[ReportedTimes]:
+    """Return the times of one request by cell and source, see `one_request_times`."""
+    reported = []
+    for row in one_request_times(runs).to_dict("records"):
+        ttft_ms = {end: row[f"ttft_ms_{end}"] for end in ("median", "least", "most")}
+        reported.append(ReportedTimes.model_validate({**row, "ttft_ms": ttft_ms}))
+    return reported
 
 
 def _average(row: Row) -> Average:

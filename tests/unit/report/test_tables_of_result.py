@@ -23,6 +23,11 @@ from kveval.report.result.model import CampaignResult, read_result
 from kveval.report.sections import Section
 from kveval.report.tables.caches import ceilings_table, tiers_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
+from kveval.report.tables.one_request import (
+    one_request_sentences,
+    one_request_table,
+    waypoints,
+)
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
     arms_table,
@@ -52,6 +57,7 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
     across += [tiers_table(result), pair_table(result)]
     across += [guidance_table(result), guidance_numbers(result)]
     across += [waterfall_table(result), cost_table(result)]
+    across += [one_request_table(result)]
     for table in across:
         yield from (part for _, part in tables_by_model(table))
     if len(result.common_levels) > 1:
@@ -105,6 +111,7 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     assert bool(waterfall_table(result).rows) == (name == "mechanism")
     printed = [markdown_table(part) for table in tables for part in split_wide(table)]
     printed += [*memory_sentences(result), *leak_sentences(result)]
+    printed += [*one_request_sentences(result), waypoints(result)]
     assert len(printed) >= len(tables) > 3
     assert [text for text in printed if text not in report] == []
 

@@ -1,13 +1,13 @@
 """The table of one request: its three times, what they are worth, and what it says where one is missing."""
 
 import msgspec
-import pandas as pd
 import pytest
 from tests.support.synthetic import run_description
 
 from kveval.analysis.one_request import one_request_times
 from kveval.campaign.cell import Cell
-from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.build_result import source_times
+from kveval.report.result.model import CampaignResult, ReportedCell
 from kveval.report.tables.one_request import (
     one_request_sentences,
     one_request_table,
@@ -16,11 +16,6 @@ from kveval.report.tables.one_request import (
 from kveval.store.run_file import OneRequest, RequestTime, RequestTimes, Run
 
 BASE, TIERED = Cell("m", "no-offload", 0), Cell("m", "native-offload", 5000)
-SCENARIOS = {
-    "no-offload": {"baseline": None},
-    "native-offload": {"baseline": "no-offload"},
-}
-PLAN = ReportPlan("c", "C", "", 3, [BASE, TIERED], SCENARIOS, {})
 
 
 def times(*ttft_ms: float, served: int = 0, reason: str = "") -> RequestTimes:
@@ -35,20 +30,29 @@ def run(cell: Cell, number: int, one_request: OneRequest | None) -> Run:
     return msgspec.structs.replace(plain, one_request=one_request)
 
 
-def measured(*runs: Run) -> Measured:
-    empty = pd.DataFrame(columns=["model", "scenario", "cpu_blocks", "level", "metric"])
-    return Measured(runs, empty, empty, empty)
+def result(*runs: Run) -> CampaignResult:
+    """The result of a campaign that has nothing else than the times of one request."""
+    cells = [
+        ReportedCell.model_construct(
+            **cell.row, runs=[run.measurement for run in runs if run.cell == cell]
+        )
+        for cell in (BASE, TIERED)
+    ]
+    return CampaignResult.model_construct(
+        common_levels={"m": None}, cells=cells, one_request=source_times(runs)
+    )
 
 
-def with_tier(tier: RequestTimes, cold: RequestTimes = COLD) -> Measured:
-    return measured(
+def with_tier(tier: RequestTimes, cold: RequestTimes = COLD) -> CampaignResult:
+    return result(
         run(BASE, 1, OneRequest(cold, DEVICE)),
         run(TIERED, 1, OneRequest(cold, DEVICE, tier)),
     )
 
 
 def test_an_arm_has_three_times_and_their_factor() -> None:
-    table = one_request_table(PLAN, with_tier(times(190, 200, 210, served=4032)))
+    content = with_tier(times(190, 200, 210, served=4032))
+    table = one_request_table(content)
     assert list(table.header) == [
         *("model", "arm", "prompt, tokens", "cold, ms", "from the device, ms"),
         *("from the tier, ms", "tokens from the tier", "cold / tier"),
@@ -67,8 +71,7 @@ def test_an_arm_has_three_times_and_their_factor() -> None:
             "5.0",
         ],
     ]
-    content = with_tier(times(190, 200, 210, served=4032))
-    assert [*one_request_sentences(PLAN, content)] == []
+    assert [*one_request_sentences(content)] == []
 
 
 def test_times_are_over_all_runs_tokens_are_medians() -> None:
@@ -84,6 +87,15 @@ def test_times_are_over_all_runs_tokens_are_medians() -> None:
     assert (device["served_tokens"], device["reason"]) == (4048, "")
 
 
+def test_a_median_between_two_counts_is_rounded_in_the_table_and_in_the_result() -> (
+    None
+):
+    tier = RequestTimes([RequestTime(200, 4064, 4032), RequestTime(200, 4064, 4035)])
+    content = with_tier(tier)
+    assert content.one_request[-1].served_tokens == 4034
+    assert one_request_table(content).rows[-1][-2] == "4,034"
+
+
 @pytest.mark.parametrize(
     ("tier", "sentence"),
     [
@@ -97,7 +109,7 @@ def test_a_tier_that_saves_no_time_is_named(
     tier: tuple[float, float], sentence: str
 ) -> None:
     content = with_tier(times(*tier, served=4032))
-    sentences = [*one_request_sentences(PLAN, content)]
+    sentences = [*one_request_sentences(content)]
     beginning = "native-offload 5K: loading 4,032 tokens from the tier "
     assert sentences == ([beginning + sentence] if sentence else [])
 
@@ -105,25 +117,25 @@ def test_a_tier_that_saves_no_time_is_named(
 def test_what_has_no_time_says_why_and_an_older_run_that_it_was_not_timed() -> None:
     reason = "the tier served 0 of the prompts' 4,064 tokens"
     lacking = OneRequest(COLD, DEVICE, times(reason=reason))
-    content = measured(run(BASE, 1, None), run(TIERED, 1, lacking))
-    table = one_request_table(PLAN, content)
+    content = result(run(BASE, 1, None), run(TIERED, 1, lacking))
+    table = one_request_table(content)
     assert table.rows[0][3] == "not timed"
     assert table.rows[1][5:] == ["n/a"]
-    assert [*one_request_sentences(PLAN, content)] == [
+    assert [*one_request_sentences(content)] == [
         f"native-offload 5K, from the tier: {reason}."
     ]
-    row = one_request_times(content.runs).to_dict("records")[-1]
-    assert (row["requests"], row["reason"]) == (0, reason)
-    assert pd.isna(row["ttft_ms_median"])
+    last = content.one_request[-1]
+    assert (last.requests, last.reason) == (0, reason)
+    assert last.ttft_ms["median"] is None
 
 
 def test_runs_without_times_have_no_section() -> None:
-    content = measured(run(BASE, 1, None), run(TIERED, 1, None))
-    assert one_request_table(PLAN, content).rows == []
-    assert one_request_times(content.runs).empty
+    content = result(run(BASE, 1, None), run(TIERED, 1, None))
+    assert one_request_table(content).rows == []
+    assert content.one_request == []
     assert waypoints(content) == ""
 
 
 def test_a_way_through_the_api_server_is_named() -> None:
     through = OneRequest(COLD, DEVICE, through="the API server")
-    assert waypoints(measured(run(BASE, 1, through))) == "the API server"
+    assert waypoints(result(run(BASE, 1, through))) == "the API server"

@@ -171,7 +171,7 @@ def main_sections(
     """Yield the sections between the first screen and the appendices."""
     overview = [*_overview(plan, result), *pictures.take(*OVERVIEW)]
     yield Section("By model", [*overview, *_models(plan, measured, result, pictures)])
-    yield from _one_request(plan, measured)
+    yield from _one_request(result)
     stages = [*split_by_model(waterfall_table(result))]
     if stages:
         leaks = Bullets([*leak_sentences(result)])
@@ -259,12 +259,12 @@ def _models(
         yield Section(model, [*blocks, *pictures.of_section("model", model)])
 
 
-def _one_request(plan: ReportPlan, measured: Measured) -> list[Section]:
-    blocks = [*split_by_model(one_request_table(plan, measured))]
-    sentences = [*one_request_sentences(plan, measured)]
+def _one_request(result: CampaignResult) -> list[Section]:
+    blocks = [*split_by_model(one_request_table(result))]
+    sentences = [*one_request_sentences(result)]
     if blocks and sentences:
         blocks.append(Bullets(sentences))
-    through = waypoints(measured)
+    through = waypoints(result)
     way = f" They went through {through}, whose time is in all." if through else ""
     return section_unless_empty(
         "One request: cold, from the device, from the tier",

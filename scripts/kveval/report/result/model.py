@@ -33,7 +33,7 @@ def known_number(value: Any) -> float | None:
 
 def _whole(value: Any) -> int | None:
     number = known_number(value)
-    return None if number is None else int(number)
+    return None if number is None else round(number)
 
 
 def or_nan(value: float | None) -> float:

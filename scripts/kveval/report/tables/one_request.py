@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+import math
+from collections.abc import Iterator
 
-import pandas as pd
-
-from kveval.analysis.one_request import one_request_times
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.data.campaign import Table
+from kveval.report.result.model import CampaignResult, ReportedTimes, or_nan
 
-Row = Mapping[Any, Any]
 _FROM = {
     "cold": "computed",
     "device": "from the device's cache",
@@ -23,91 +20,99 @@ _HEADER = (
     *("from the tier, ms", "tokens from the tier", "cold / tier"),
 )
 _NOT_TIMED = "not timed"
+# Of an arm without a tier: its tokens, and the factor.
+_NONE = ("", "")
 
 
-def one_request_table(plan: ReportPlan, measured: Measured) -> Table:
+def one_request_table(result: CampaignResult) -> Table:
     """Return a row per cell that was measured: medians with the least and the most; no rows if no run has times."""
-    by_cell = _rows_by_cell(measured)
+    by_cell = _times_by_cell(result)
     if not by_cell:
         return Table(_HEADER, [])
     rows = []
-    for cell in plan.ordered_cells:
-        if not measured.runs_of(cell):
+    for cell, reported in result.by_cell.items():
+        if not reported.runs:
             continue
         if cell not in by_cell:
             rows.append([cell.model, cell.label, "", _NOT_TIMED, *[""] * 4])
             continue
         by_source = by_cell[cell]
-        tier = by_source.get("tier", {})
+        cold, tier = by_source["cold"], by_source.get("tier")
         rows.append(
             [
-                *(cell.model, cell.label, _tokens(by_source["cold"], "prompt_tokens")),
+                *(cell.model, cell.label, _tokens(cold.prompt_tokens)),
                 *(_time(by_source.get(source)) for source in _FROM),
-                _tokens(tier, "served_tokens"),
-                _factor(by_source["cold"], tier),
+                *(
+                    [_tokens(tier.served_tokens), _factor(cold, tier)]
+                    if tier
+                    else _NONE
+                ),
             ]
         )
     return Table(_HEADER, rows, frozenset(range(2, 8))).without_blank_columns()
 
 
-def one_request_sentences(plan: ReportPlan, measured: Measured) -> Iterator[str]:
+def one_request_sentences(result: CampaignResult) -> Iterator[str]:
     """Yield a sentence for each arm whose tier does not save time, and one for each time that is missing."""
-    by_cell = _rows_by_cell(measured)
-    for cell in plan.ordered_cells:
+    by_cell = _times_by_cell(result)
+    for cell in result.by_cell:
         by_source = by_cell.get(cell, {})
-        name = _name(plan, cell)
+        name = _name(result, cell)
         if "tier" in by_source:
             yield from _slow_tier(name, by_source["cold"], by_source["tier"])
-        for source, row in by_source.items():
-            if row["reason"]:
-                yield f"{name}, {_FROM[source]}: {row['reason']}."
+        for source, times in by_source.items():
+            if times.reason:
+                yield f"{name}, {_FROM[source]}: {times.reason}."
 
 
-def waypoints(measured: Measured) -> str:
+def waypoints(result: CampaignResult) -> str:
     """Return what the requests went through, "" for nothing: its time is in theirs."""
-    times = one_request_times(measured.runs)
-    return next((through for through in times["through"] if through), "")
+    return next((times.through for times in result.one_request if times.through), "")
 
 
-def _rows_by_cell(measured: Measured) -> dict[Cell, dict[str, Row]]:
-    """Return the rows of one_request.csv by cell and source."""
-    by_cell: dict[Cell, dict[str, Row]] = {}
-    for row in one_request_times(measured.runs).to_dict("records"):
-        by_cell.setdefault(Cell.from_row(row), {})[row["source"]] = row
+def _times_by_cell(result: CampaignResult) -> dict[Cell, dict[str, ReportedTimes]]:
+    """Return the times of one request by cell and source."""
+    by_cell: dict[Cell, dict[str, ReportedTimes]] = {}
+    for times in result.one_request:
+        by_cell.setdefault(times.cell, {})[times.source] = times
     return by_cell
 
 
-def _name(plan: ReportPlan, cell: Cell) -> str:
+def _name(result: CampaignResult, cell: Cell) -> str:
     """Return the name of a cell, with the model if there are several."""
-    several = len(plan.models_by_size) > 1
+    several = len(result.common_levels) > 1
     return f"{cell.model}, {cell.label}" if several else cell.label
 
 
-def _slow_tier(name: str, cold: Row, tier: Row) -> Iterator[str]:
+def _slow_tier(name: str, cold: ReportedTimes, tier: ReportedTimes) -> Iterator[str]:
     """Yield that loading takes longer than computing, or is not shown to take less time."""
-    if pd.isna(cold["ttft_ms_median"]) or pd.isna(tier["ttft_ms_median"]):
+    computed, _, most = _ends(cold)
+    loaded, least, _ = _ends(tier)
+    if math.isnan(computed) or math.isnan(loaded):
         return
-    tokens = f"{tier['served_tokens']:,.0f} tokens"
-    if tier["ttft_ms_least"] > cold["ttft_ms_most"]:
+    tokens = f"{_tokens(tier.served_tokens)} tokens"
+    if least > most:
         yield f"{name}: loading {tokens} from the tier takes longer than computing them."
-    elif tier["ttft_ms_median"] >= cold["ttft_ms_median"]:
+    elif loaded >= computed:
         yield f"{name}: loading {tokens} from the tier was not faster than computing them."
 
 
-def _time(row: Row | None) -> str:
+def _ends(times: ReportedTimes) -> tuple[float, float, float]:
+    """The median, the least and the most of times to the first token, ms; NaN for what is not known."""
+    of_ends = times.ttft_ms
+    return or_nan(of_ends["median"]), or_nan(of_ends["least"]), or_nan(of_ends["most"])
+
+
+def _time(times: ReportedTimes | None) -> str:
     """Return a time to the first token with the least and the most; blank for an arm without the source."""
-    if row is None:
-        return ""
-    ends = (row[f"ttft_ms_{name}"] for name in ("median", "least", "most"))
-    return numerals.with_interval(*ends)
+    return "" if times is None else numerals.with_interval(*_ends(times))
 
 
-def _tokens(row: Row, name: str) -> str:
-    tokens = row.get(name)
-    return "" if tokens is None or pd.isna(tokens) else numerals.count(tokens)
+def _tokens(tokens: int | None) -> str:
+    return "" if tokens is None else numerals.count(tokens)
 
 
-def _factor(cold: Row, tier: Row) -> str:
+def _factor(cold: ReportedTimes, tier: ReportedTimes) -> str:
     """Return how many times as long computing takes as loading; blank where one of the times is missing."""
-    ratio = cold["ttft_ms_median"] / tier.get("ttft_ms_median", float("nan"))
-    return "" if pd.isna(ratio) else numerals.significant(ratio)
+    ratio = _ends(cold)[0] / _ends(tier)[0]
+    return "" if math.isnan(ratio) else numerals.significant(ratio)
