@@ -14,15 +14,12 @@ from kveval.analysis.cells import (
     kept_runs,
     parse_runs,
     rows_of,
-    tables_by_cell,
 )
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.one_request import one_request_times
-from kveval.analysis.reuse import served_shares
 from kveval.analysis.statistics.exclusions import is_active
 from kveval.analysis.statistics.findings import ground_codes, read_exclusions
 from kveval.analysis.system.tier_activity import COLUMNS as ACTIVITY
-from kveval.analysis.waterfall import read_leaks
 from kveval.campaign.cell import Cell
 from kveval.campaign.size import GIB
 from kveval.report.answer import answer_question, answer_sentences
@@ -61,17 +58,16 @@ from kveval.report.result.model import (
     ReportedExclusion,
     ReportedFigure,
     ReportedInterval,
-    ReportedLeak,
     ReportedMean,
     ReportedOrigin,
     ReportedTimes,
     TierNeeded,
 )
+from kveval.report.result.reuse import leak_results, reuse_results
 from kveval.report.result.value import cost_results, goodput_levels
 from kveval.report.tables.configuration import method_hash_of
 from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
 from kveval.report.tables.pairs import listed_pairs
-from kveval.report.tables.reuse import clues_to
 from kveval.store.run_file import Run
 
 # A row of a table.
@@ -115,6 +111,7 @@ def _without_answer(
         _kept_means(kept_runs(table))
         for table in (measured.comparison, measured.peak_comparison)
     )
+    reuse = reuse_results(plan, measured)
     return CampaignResult(
         answer=_NOT_ANSWERED,
         campaign=ReportedCampaign.model_validate(plan, from_attributes=True),
@@ -159,7 +156,8 @@ def _without_answer(
         ceilings=[*ceiling_results(plan, measured)],
         predictions=prediction_results(plan, measured),
         tiers_needed=tiers_needed(measured),
-        leaks=_leaks(measured),
+        reuse=reuse,
+        leaks=leak_results(measured, reuse),
     )
 
 
@@ -214,25 +212,6 @@ def tiers_needed(measured: Measured) -> dict[str, TierNeeded]:
         )
         for row in known.drop_duplicates("model").to_dict("records")
     }
-
-
-def _leaks(measured: Measured) -> list[ReportedLeak]:
-    """Where each cell loses most of its hits, with its stages, and the clues to what was found."""
-    rows_by_cell = tables_by_cell(measured.waterfall)
-    clues = {
-        share.cell: clues_to(share)
-        for share in served_shares(measured.levels, measured.runs)
-        if share.level == measured.common_level(share.cell.model)
-    }
-    leaks = []
-    for cell, leak in read_leaks(measured.waterfall).items():
-        rows = rows_by_cell[cell]
-        of_all_places = rows[rows["place"] == ""].to_dict("records")
-        stages = {row["stage"]: row for row in of_all_places}
-        saved_s = stages.pop("saved")["seconds"]
-        found = {"stages": stages, "saved_s": saved_s, "clues": clues.get(cell)}
-        leaks.append(ReportedLeak.model_validate(cell.row | asdict(leak) | found))
-    return leaks
 
 
 def _figures(

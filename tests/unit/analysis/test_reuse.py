@@ -24,7 +24,8 @@ from kveval.campaign.specification import Specification
 from kveval.configuration.loading import load_config
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
-from kveval.report.tables.reuse import clues_to, likely_cause
+from kveval.report.result.reuse import clues_to
+from kveval.report.tables.reuse import likely_cause
 
 CONFIG = REPOSITORY / "config"
 TIERED = "native-offload", 10_000

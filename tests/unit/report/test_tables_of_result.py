@@ -37,7 +37,11 @@ from kveval.report.tables.results import (
     peak_table,
     strategy_table,
 )
-from kveval.report.tables.reuse import memory_sentences, predicted_table
+from kveval.report.tables.reuse import (
+    memory_sentences,
+    predicted_table,
+    reuse_table,
+)
 from kveval.report.tables.value import cost_table, goodput_table
 from kveval.report.tables.waterfall import leak_sentences, waterfall_table
 from kveval.store.run_file import Change, Run
@@ -57,7 +61,7 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
     across += [tiers_table(result), pair_table(result)]
     across += [guidance_table(result), guidance_numbers(result)]
     across += [waterfall_table(result), cost_table(result)]
-    across += [one_request_table(result)]
+    across += [one_request_table(result), reuse_table(result)]
     for table in across:
         yield from (part for _, part in tables_by_model(table))
     if len(result.common_levels) > 1:
@@ -109,6 +113,7 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     assert pair_table(result).rows
     assert guidance_table(result).rows and guidance_numbers(result).rows
     assert bool(waterfall_table(result).rows) == (name == "mechanism")
+    assert bool(reuse_table(result).rows) == (name == "mechanism")
     printed = [markdown_table(part) for table in tables for part in split_wide(table)]
     printed += [*memory_sentences(result), *leak_sentences(result)]
     printed += [*one_request_sentences(result), waypoints(result)]

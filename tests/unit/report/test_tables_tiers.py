@@ -3,6 +3,7 @@
 import dataclasses
 
 from tests.support import synthetic_campaign as large
+from tests.support.report_text import result_of
 from tests.unit.analysis.test_tier_activity import DEVICE, run
 
 from kveval.analysis.cells import rows_of
@@ -71,7 +72,7 @@ def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
     measured = large.with_reuse(
         large.measured(large.levels_table(keys, levels=(1, 50)))
     )
-    every = reuse_table(large.plan(keys), measured)
+    every = reuse_table(result_of(large.plan(keys), measured))
     assert [row[1:3] for row in every.rows] == [
         *(
             ["no-offload", "1"],
@@ -85,7 +86,7 @@ def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
     assert every.rows[-1][-1] == "0.0"
     promised = measured.levels.assign(predicted_ratio_low=0.9, predicted_ratio_high=0.9)
     lacking = reuse_table(
-        large.plan(keys), dataclasses.replace(measured, levels=promised)
+        result_of(large.plan(keys), dataclasses.replace(measured, levels=promised))
     )
     assert len(lacking.header) == len(every.header) + 1
     assert lacking.rows[-1][-2].startswith("-") and lacking.rows[-1][-1]

@@ -235,7 +235,7 @@ def _caches(
         ),
         *section_unless_empty(
             "Reuse, computed and found, level by level",
-            split_by_model(reuse_table(plan, measured), keys=2),
+            split_by_model(reuse_table(result), keys=2),
             _REUSE,
         ),
         *section_unless_empty(

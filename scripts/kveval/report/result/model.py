@@ -515,6 +515,31 @@ class ReportedCeiling(ReportedCellName):
     """the lengths at which the TTFT was measured to be shorter than the baseline's; none if the load does not vary it"""
 
 
+class ReportedReuse(ReportedCellName):
+    """Shares of the prompt tokens that came from caches at a level, per cent: computed and found, means over runs.
+
+    Computed from the requests that were sent and the sizes of the caches, found by the servers' counters, both over the
+    whole level, warm-up included.
+    """
+
+    level: int
+    runs: int
+    has_tier: bool
+    device_computed_percent: float
+    device_found_percent: float
+    computed_percent_low: float
+    """the least that device and tier together can serve; that of the device without a tier"""
+    computed_percent_high: float
+    """the most that they can serve"""
+    found_percent: float
+    difference_points: ReportedInterval
+    """found minus the nearest end of what was computed, percentage points"""
+    is_finding: bool
+    """whether they differ beyond the tolerance"""
+    clues: dict[str, float]
+    """what the servers counted that may explain a difference; empty where nothing does"""
+
+
 class TierNeeded(ResultPart):
     """The tier in host memory that adds 90 % of the hits that one without a limit adds, as computed for a level."""
 
@@ -599,6 +624,8 @@ class CampaignResult(ResultPart):
     """of each cell that was measured; empty without prices, and in older reports"""
     ceilings: list[ReportedCeiling] = []
     """of each arm whose tier's loads were counted; older reports lack it"""
+    reuse: list[ReportedReuse] = []
+    """of each cell and level whose requests and caches are known; older reports lack it"""
     predictions: list[Prediction] = []
     tiers_needed: dict[str, TierNeeded] = {}
     """model -> the size that was computed for its load; without models of which it is not known"""

@@ -5,37 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
-from kveval.campaign.cell import Cell
+from kveval.analysis.reuse import TOLERANCE_POINTS
 from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.data.campaign import Table
 from kveval.report.data.comparisons import effect_text
-from kveval.report.result.model import CampaignResult
+from kveval.report.result.model import CampaignResult, ReportedReuse
 from kveval.report.tables.results import level_unit_of
 
 _FINDING = f"beyond {TOLERANCE_POINTS:g} points: what the counters show"
-# Ranges narrower than the first are shown as one number; counts beyond the others are mentioned.
+# Ranges narrower than this are shown as one number.
 _ALIKE = 0.05
-_MUCH_IN_PROGRESS = 25.0
-_SAME_TOKENS = 2.0
 
 
-def reuse_table(plan: ReportPlan, measured: Measured) -> Table:
+def reuse_table(result: CampaignResult) -> Table:
     """Return a row per cell and level with a prediction, means over runs."""
-    shares: dict[Cell, list[ServedShare]] = {}
-    for share in served_shares(measured.levels, measured.runs):
-        shares.setdefault(share.cell, []).append(share)
     rows = []
-    for cell in plan.ordered_cells:
-        for share in sorted(shares.get(cell, ()), key=lambda share: share.level):
-            row = [cell.model, cell.label, f"{share.level}"]
-            row += [text(share) for text in _COLUMNS.values()]
-            cause = likely_cause(clues_to(share)) if share.is_finding else ""
-            rows.append([*row, cause])
+    for shares in result.reuse:
+        row = [shares.model, shares.label, f"{shares.level}"]
+        row += [text(shares) for text in _COLUMNS.values()]
+        rows.append([*row, likely_cause(shares.clues) if shares.is_finding else ""])
     header = [
         "model",
         "arm",
-        measured.level_unit.heading,
+        level_unit_of(result).heading,
         *_COLUMNS,
         _FINDING,
     ]
@@ -57,29 +49,6 @@ _CLUES: Mapping[str, str] = {
 }
 
 
-def clues_to(share: ServedShare) -> dict[str, float]:
-    """Return what may explain the difference between computed and found tokens, a name of `share.clues` -> its number.
-
-    `lengths_vary`, which has no number, is 1.
-    """
-    counted = {**share.clues, "lengths_vary": 1.0}
-    counted["in_progress_percent"] = min(counted["in_progress_percent"], 100.0)
-    few_requests = max(TOLERANCE_POINTS, abs(share.difference) / 2)
-    not_stored = counted["not_stored_percent"] > TOLERANCE_POINTS
-    explains = {
-        "preempted": counted["preempted"] > 0,
-        "failed": counted["failed"] > 0,
-        "unfinished": counted["unfinished"] > 0,
-        "not_stored_percent": bool(share.tier_blocks) and not_stored,
-        "evicted": counted["evicted"] > 0,
-        "in_progress_percent": counted["in_progress_percent"] > _MUCH_IN_PROGRESS,
-        "one_request_points": counted["one_request_points"] > few_requests,
-        "asked_percent": abs(counted["asked_percent"] - 100) > _SAME_TOKENS,
-        "lengths_vary": share.lengths_vary,
-    }
-    return {name: counted[name] for name, does in explains.items() if does}
-
-
 def likely_cause(clues: Mapping[str, float]) -> str:
     """Return the clues of `clues_to` in words, or that there are none."""
     texts = [_CLUES[name].format(number) for name, number in clues.items()]
@@ -92,24 +61,20 @@ def _range(low: float, high: float) -> str:
     return f"{high:.1f}" if high - low < _ALIKE else f"{low:.1f} to {high:.1f}"
 
 
-def _difference(share: ServedShare) -> str:
-    return numerals.points(
-        share.difference,
-        share.difference - share.half_width,
-        share.difference + share.half_width,
-    )
-
-
-_COLUMNS: Mapping[str, Callable[[ServedShare], str]] = {
-    "device, computed %": lambda one: f"{one.device_predicted:.1f}",
-    "device, found %": lambda one: f"{one.device_measured:.1f}",
+_COLUMNS: Mapping[str, Callable[[ReportedReuse], str]] = {
+    "device, computed %": lambda one: f"{one.device_computed_percent:.1f}",
+    "device, found %": lambda one: f"{one.device_found_percent:.1f}",
     "device and tier, computed %": lambda one: (
-        _range(*one.predicted) if one.tier_blocks else ""
+        _range(one.computed_percent_low, one.computed_percent_high)
+        if one.has_tier
+        else ""
     ),
     "device and tier, found %": lambda one: (
-        f"{one.measured:.1f}" if one.tier_blocks else ""
+        f"{one.found_percent:.1f}" if one.has_tier else ""
     ),
-    "found minus computed, points": _difference,
+    "found minus computed, points": lambda one: numerals.points(
+        *one.difference_points.numbers
+    ),
 }
 
 
