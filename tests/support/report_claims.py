@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.document_checks import Document, Percentage, judge_document
 from tests.support.markdown import fixed_fragments, parts_of
-from tests.support.report_text import result_of
+from tests.support.report_text import plain_table, result_of
 
 from kveval.analysis.levels.outcomes import Outcome
 from kveval.analysis.statistics.verdict_words import (
@@ -22,6 +22,7 @@ from kveval.analysis.statistics.verdict_words import (
 from kveval.analysis.system.tier_activity import tier_activity
 from kveval.report import next_steps, parts
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.vocabulary import NO_RELEVANT_DIFFERENCE
 from kveval.report.parts import body
@@ -50,8 +51,8 @@ def document_of(
     """Return a rendered report with everything that its sentences may rest on."""
     result = result_of(plan, measured)
     guidance, gaps = (
-        body.guidance_table(result),
-        gap_table(gaps_of(plan, measured, {})),
+        plain_table(body.guidance_table(result)),
+        plain_table(gap_table(gaps_of(plan, measured, {}))),
     )
     rows = measured.all_comparisons.to_dict("records")
     shown = [
@@ -80,7 +81,7 @@ def document_of(
                 plan.title,
                 *_sentences(
                     plan.description,
-                    *missing_runs(plan, measured),
+                    *map(plain_text, missing_runs(plan, measured)),
                     *measured.failures.values(),
                     validity_sentence(result),
                 ),

@@ -1,13 +1,15 @@
 """What a report says: its result without figures; REPORT.md with its appendices, as if they were one file."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from tests.support import synthetic_campaign
 
 from kveval.report.build_result import campaign_result
-from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.data.arm_links import plain_text
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.files import APPENDICES, MAIN
 from kveval.report.result.model import CampaignResult, ReportedAnswer
 
@@ -36,3 +38,14 @@ def whole_report(folder: Path) -> str:
         (folder / name).read_text(encoding="utf-8") for name in (MAIN, *APPENDICES)
     ]
     return "\n".join(text.replace("](../", "](") for text in texts)
+
+
+def plain_table(table: Table) -> Table:
+    """Return a table without its links to runs, as REPORT.md has it; of texts without any, such as a number, nothing
+    changes.
+    """
+    header, *rows = (
+        [text if plain_text(text) == text else plain_text(text) for text in row]
+        for row in (table.header, *table.rows)
+    )
+    return replace(table, header=header, rows=rows)

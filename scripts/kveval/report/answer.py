@@ -19,9 +19,10 @@ from kveval.report.best_arm import (
 )
 from kveval.report.data import numbers as numerals
 from kveval.report.data import vocabulary
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import abbreviate
 from kveval.report.data.comparisons import (
-    baseline_label,
+    baseline_link,
     effect_text,
     gain_text,
     is_large,
@@ -159,7 +160,8 @@ def _by_size_of_effect(compared: Compared, verdict: str) -> list[ReportedCompari
 
 
 def _better(result: CampaignResult, best: ReportedComparison) -> str:
-    arm, against, means = best.label, best.against_label, _means(result, best)
+    arm, means = arm_link(best), _means(result, best)
+    against = arm_link(best.against) if best.against else ""
     if best.metric != THROUGHPUT:
         return f"{arm} had a shorter median TTFT than {against}, {_change(best)}: {means} ms"
     if is_large(best.row):
@@ -181,7 +183,7 @@ def _smaller(result: CampaignResult, best: ReportedComparison) -> str:
         if row["verdict"] == words.PARITY
         else "is not shown to differ from"
     )
-    return f"; it {relation} the smaller {baseline_label(row)}, {effect_text(row)}"
+    return f"; it {relation} the smaller {baseline_link(row)}, {effect_text(row)}"
 
 
 def _first_token(result: CampaignResult, best: ReportedComparison) -> Iterator[str]:
@@ -212,7 +214,7 @@ def _verdict_clauses(result: CampaignResult, compared: Compared) -> Iterator[str
         change = f" {_change(each)}" if known else ""
         verdict = vocabulary.verdict_text(each.row)
         arms = grouped.setdefault(phrases.get(verdict, verdict), [])
-        arms.append(f"{each.label}{change}")
+        arms.append(f"{arm_link(each)}{change}")
     yield from (f"{title}: {abbreviate(names)}" for title, names in grouped.items())
 
 
@@ -234,10 +236,10 @@ def _hits(result: CampaignResult, compared: Compared) -> Iterator[str]:
         preempted = at.get("requests_preempted") or 0
         reloaded = at.get("reloaded_tokens") or 0
         if share is not None:
-            shares.append(f"{tier_text(share)} % with {each.label}")
+            shares.append(f"{tier_text(share)} % with {arm_link(each)}")
         if share == 0 and preempted > 0 and reloaded > 0:
             reloads.append(
-                f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {each.label}"
+                f"{tier_text(reloaded)} tokens for {tier_text(preempted)} requests with {arm_link(each)}"
             )
     if reloads:
         yield f"For preempted requests, tokens were loaded from the tier, not computed again: {abbreviate(reloads)}."
@@ -268,7 +270,7 @@ def _sentences_on_models(
     for verdict in (words.WORSE, words.WORSE_IDLE):
         of_verdict = _by_size_of_effect(compared, verdict)
         worse = [
-            f"{each.model} with {each.label} {_change(each)}" for each in of_verdict
+            f"{each.model} with {arm_link(each)} {_change(each)}" for each in of_verdict
         ]
         if worse:
             title = vocabulary.verdict_text(of_verdict[0].row)
@@ -325,7 +327,7 @@ def _best_arm(better: Compared) -> str:
     best, row = better[0], better[0].row
     gain = f"{gain_text(row)} as much" if is_large(row) else effect_text(row)
     most = f"the most of {len(better)} arms" if len(better) > 1 else ""
-    parts = (f"{best.model} with {best.label} {gain}", qualifier(row), most)
+    parts = (f"{best.model} with {arm_link(best)} {gain}", qualifier(row), most)
     return ", ".join(filter(None, parts))
 
 
@@ -335,7 +337,7 @@ def _sentences_without_baseline(result: CampaignResult) -> Iterator[str]:
     for cell in result.cells:
         if cell.peak:
             mean = numerals.mean_of(cell.values(cell.peak.level, THROUGHPUT))
-            shown.append(f"{cell.label} on {cell.model} {mean} output tok/s")
+            shown.append(f"{arm_link(cell)} on {cell.model} {mean} output tok/s")
     if shown:
         yield f"Measured at the peak: {abbreviate(shown)}."
 

@@ -24,6 +24,7 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.size import GIB
 from kveval.report.answer import answer_question, answer_sentences
 from kveval.report.best_arm import answer_metric
+from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
 from kveval.report.data.comparisons import (
     baseline_comparisons,
@@ -93,7 +94,7 @@ def campaign_result(
     steps = next_steps(plan, measured, answer_metric(found))
     answer = ReportedAnswer(
         question=answer_question(found),
-        sentences=answer_sentences(found),
+        sentences=[*map(plain_text, answer_sentences(found))],
         next_steps=[step_sentence(found, step) for step in steps],
         command=steps[0].command if steps else "",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Table
 from kveval.report.files import FOLDER, MAIN
 from kveval.report.sections import (
@@ -66,9 +67,10 @@ def _section(section: Section, depth: int) -> Iterator[str]:
 def _text(block: Block, up: str) -> str:
     match block:
         case Paragraph():
-            return f"> {block.text}" if block.note else block.text
+            text = plain_text(block.text)
+            return f"> {text}" if block.note else text
         case Bullets():
-            return "\n".join(f"- {item}" for item in block.items)
+            return "\n".join(f"- {plain_text(item)}" for item in block.items)
         case Code():
             return f"```\n{block.text}\n```"
         case Picture():
@@ -99,4 +101,4 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _cell_text(text: str) -> str:
-    return " ".join(str(text).split()).replace("|", "\\|")
+    return " ".join(plain_text(text).split()).replace("|", "\\|")

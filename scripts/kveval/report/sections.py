@@ -1,15 +1,15 @@
 """The report as a tree of sections with paragraphs, tables and figures, from which Markdown and HTML are written.
 
 Text is inline Markdown: `code`, **bold**, *emphasis*, [text](target). A target that begins with # is the `anchor` of a
-section, in any file of the report.
+section, in any file of the report; links to the runs of a cell (`arm_links`) are in report.html alone.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from kveval.report.data.arm_links import anchor_of
 from kveval.report.data.campaign import Table
 
 
@@ -93,12 +93,3 @@ class Section:
 
 
 Block = Paragraph | Bullets | Code | Tiles | Picture | Table | Section
-
-
-def anchor_of(title: str) -> str:
-    """Return the anchor that GitHub gives a heading: lower case, words joined by hyphens.
-
-    >>> anchor_of("Qwen3-0.6B: what was measured")
-    'qwen3-06b-what-was-measured'
-    """
-    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")

@@ -17,6 +17,7 @@ from kveval.report.best_arm import (
     latency_of,
     smaller_sizes,
 )
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import StyledText, Table
 from kveval.report.data.comparisons import effect_text, gain_text, qualifier
 from kveval.report.data.level_units import load_in_few_words
@@ -73,7 +74,7 @@ def models_table(result: CampaignResult) -> Table:
         times = " to ".join(reversed(values_text(result, latency))) if latency else ""
         body.append(
             [
-                *(model, best.label),
+                *(model, arm_link(best)),
                 StyledText(gain_text(best.row), words.BETTER),
                 *(times, _computed_size(result, model)),
                 _measured_size(result, best),

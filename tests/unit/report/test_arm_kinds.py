@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.config_files import CONFIG, NATIVE, RAW, load
-from tests.support.report_text import result_of
+from tests.support.report_text import plain_table, result_of
 from tests.unit.report.test_report import measured, plan
 
 from kveval.analysis.cells import KNOWN_ARMS
@@ -50,7 +50,7 @@ def test_a_new_kind_is_planned_measured_and_shown(
         }
     )
     result = result_of(shown, measured())
-    arms = {row[0] for row in arms_table(result, NATIVE.model).rows}
+    arms = {row[0] for row in plain_table(arms_table(result, NATIVE.model)).rows}
     assert "native-offload 10K" in arms
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.report_text import answer_of, result_of
+from tests.support.report_text import answer_of, plain_table, result_of
 from tests.support.synthetic import comparison_table, levels_table, peaks_table, runs
 from tests.unit.report import test_report as small
 
@@ -61,7 +61,7 @@ def arms(measured: Measured) -> Table:
 
 
 def arm_row(table: Table, arm: str) -> list[str]:
-    return next(list(row) for row in table.rows if row[0] == arm)
+    return next(list(row) for row in plain_table(table).rows if row[0] == arm)
 
 
 def first_sentence(measured: Measured) -> str:

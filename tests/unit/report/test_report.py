@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 import pytest
+from tests.support.report_text import plain_table
 from tests.support.synthetic import (
     BASELINES,
     METRICS,
@@ -163,7 +164,7 @@ def test_failed_checks_are_listed_one_by_one() -> None:
     levels.loc[at, list(found)] = list(found.values())
     facts = measured(levels)
     failed, others = check_tables(facts, check_findings(facts))
-    assert failed.rows == [
+    assert plain_table(failed).rows == [
         ["Qwen3-0.6B", "idle 10K", "2", "8", "`steadiness`", message]
     ]
     assert others.rows == [["`few_completions`", "note", "60 of 60", "few"]]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from tests.support import synthetic_campaign as campaign
-from tests.support.report_text import result_of, result_of_whole
+from tests.support.report_text import plain_table, result_of, result_of_whole
 
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
@@ -24,6 +24,7 @@ from kveval.analysis.system.metrics import with_system_metrics
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_text
 from kveval.report.data.metric_titles import METRIC_TITLES
@@ -74,11 +75,12 @@ def result() -> CampaignResult:
 
 def column(table: Table, title: str) -> list[str]:
     at = list(table.header).index(title)
-    return [row[at] for row in table.rows]
+    return [row[at] for row in plain_table(table).rows]
 
 
 def row(table: Table, *keys: str) -> Sequence[str]:
-    return next(row for row in table.rows if all(key in row for key in keys))
+    rows = plain_table(table).rows
+    return next(row for row in rows if all(key in row for key in keys))
 
 
 def of_model(measured: Measured, model: str) -> Measured:
@@ -257,7 +259,8 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
 def test_comparisons_are_in_the_order_of_cells_then_of_quantities(
     plan: ReportPlan, measured: Measured
 ) -> None:
-    table = comparison_table(result_of(plan, with_contrast(measured)), ONE.model)
+    result = result_of(plan, with_contrast(measured))
+    table = plain_table(comparison_table(result, ONE.model))
     arms = [row[0].partition(" against ")[0] for row in table.rows]
     cells = list(dict.fromkeys(arms))
     assert arms == sorted(arms, key=cells.index)
@@ -315,7 +318,7 @@ def test_averages_over_models_name_the_models(measured: Measured) -> None:
         }
     )
     table = average_table(dataclasses.replace(measured, averages=means))
-    assert table.rows == [
+    assert plain_table(table).rows == [
         [
             *("lmcache-local 10K", "Qwen3-8B, Qwen3-14B"),
             *(numerals.effect(5.2, 1.0, 9.6), "Qwen3-0.6B, lmcache-local 10K"),
@@ -373,7 +376,7 @@ def test_what_was_found_at_several_levels_of_a_run_is_said_once(
     facts = dataclasses.replace(measured, levels=levels)
     failed, _ = check_tables(facts, check_findings(facts))
     said = ", ".join(map(str, LEVELS))
-    assert list(failed.rows) == [
+    assert list(plain_table(failed).rows) == [
         ["Qwen3-8B", "llm-d-redis", "2", said, "`no_reuse`", message]
     ]
 
@@ -439,7 +442,7 @@ def test_an_environment_that_is_not_complete_is_told(measured: Measured) -> None
 
 
 def test_a_pair_differs_in_one_thing(result: CampaignResult) -> None:
-    table = pair_table(result)
+    table = plain_table(pair_table(result))
     stores = [
         cells for cells in table.rows if cells[1].replace("valkey", "redis") == cells[3]
     ]
@@ -542,7 +545,7 @@ def test_guidance_reads_the_baselines_hit_rate(
 ) -> None:
     levels = measured.levels.assign(prefix_cache_hit_percent=percent)
     facts = dataclasses.replace(measured, levels=levels)
-    table = guidance_table(result_of(plan, facts))
+    table = plain_table(guidance_table(result_of(plan, facts)))
     hits = [cells[2] for cells in table.rows if cells[1] == "prefix hits on the device"]
     assert len(hits) == 4
     assert all(says in text and text.startswith("no-offload") for text in hits)
@@ -662,7 +665,7 @@ def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
     )
     twin = msgspec.structs.replace(other, specification=one.specification)
     (same,) = equal_configurations(dataclasses.replace(measured, runs=[one, twin]))
-    assert re.findall(r"[\w.-]+", same) == [
+    assert re.findall(r"[\w.-]+", plain_text(same)) == [
         "Qwen3-8B",
         "no-offload",
         "and",
@@ -686,8 +689,9 @@ def test_any_subset_of_cells_makes_all_tables(
     result = result_of(plan, facts)
     done, gaps = completed_table(result), gap_table(gaps_of(plan, facts, {}))
     named = {(cell.model, cell.label) for cell in keys}
-    assert {tuple(cells[:2]) for cells in done.rows} == named
-    assert {tuple(cells[:2]) for cells in guide_table(result).rows} == named
+    assert {tuple(cells[:2]) for cells in plain_table(done).rows} == named
+    guide = plain_table(guide_table(result))
+    assert {tuple(cells[:2]) for cells in guide.rows} == named
     missing = [cells for cells in gaps.rows if cells[1] == "not measured"]
     assert len(missing) == len(plan.cells) - len(keys)
     guidance, strategy = guidance_table(result), strategy_table(result)
@@ -771,5 +775,8 @@ def test_an_entry_of_the_catalogue_makes_a_column_and_stands_in_the_report(
     )
     made = system_tables(campaign.plan(keys, metrics=metrics), facts)["Shares"]
     assert made.header[3] == "Busiest share, percent"
-    assert [cells[1] for cells in made.rows] == ["no-offload", "llm-d-redis"]
+    assert [cells[1] for cells in plain_table(made).rows] == [
+        "no-offload",
+        "llm-d-redis",
+    ]
     assert "n/a" not in column(made, "Busiest share, percent")

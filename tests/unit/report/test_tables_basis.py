@@ -1,10 +1,10 @@
 """What each verdict rests on, and what qualifies it, as the report shows them."""
 
 import pandas as pd
-from tests.support.report_text import answer_of, result_of
+from tests.support.report_text import answer_of, plain_table, result_of
 from tests.support.synthetic_campaign import cells, levels_table, measured, plan
 
-from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.parts.blocks import WIDEST
 from kveval.report.tables.not_assessed import gap_table, gaps_of
 from kveval.report.tables.results import arms_table, basis_table
@@ -21,8 +21,8 @@ def campaign(arm: str, **changes: object) -> tuple[ReportPlan, Measured]:
     return plan(keys, runs=5), measured(levels)
 
 
-def of_arm(table: object, arm: str) -> list[str]:
-    return next(list(row) for row in table.rows if arm in (row[0], row[1]))  # type: ignore[attr-defined]
+def of_arm(table: Table, arm: str) -> list[str]:
+    return next(list(row) for row in plain_table(table).rows if arm in row[:2])
 
 
 def test_every_comparison_has_a_row_that_fits_a_page() -> None:

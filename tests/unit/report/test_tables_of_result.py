@@ -12,6 +12,7 @@ from tests.unit.report.test_report_claims import CAMPAIGNS
 from tests.unit.report.test_tables_predicted import PREDICTED
 from tests.unit.report.test_value import campaign as value_campaign
 
+from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.files import MAIN
 from kveval.report.markdown import markdown_table, render
@@ -115,8 +116,9 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     assert bool(waterfall_table(result).rows) == (name == "mechanism")
     assert bool(reuse_table(result).rows) == (name == "mechanism")
     printed = [markdown_table(part) for table in tables for part in split_wide(table)]
-    printed += [*memory_sentences(result), *leak_sentences(result)]
-    printed += [*one_request_sentences(result), waypoints(result)]
+    sentences = [*memory_sentences(result), *leak_sentences(result)]
+    sentences += [*one_request_sentences(result), waypoints(result)]
+    printed += map(plain_text, sentences)
     assert len(printed) >= len(tables) > 3
     assert [text for text in printed if text not in report] == []
 

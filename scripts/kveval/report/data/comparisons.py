@@ -22,6 +22,7 @@ from kveval.analysis.statistics.findings import (
 from kveval.analysis.statistics.sentences import EXPLANATIONS, SideNames
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
@@ -162,15 +163,15 @@ def is_against_baseline(plan: ReportPlan, row: Mapping[Any, Any]) -> bool:
     return len(against) != 3 or against[1] == plan.baseline_of.get(str(row["scenario"]))
 
 
-def baseline_label(row: Mapping[Any, Any]) -> str:
-    """Return the label of the baseline in a row of a comparison, "" if there is none."""
-    return Cell.from_path(row["baseline"]).label if row["baseline"] else ""
+def baseline_link(row: Mapping[Any, Any]) -> str:
+    """Return the baseline in a row of a comparison with a link to its runs, "" if there is none."""
+    return arm_link(Cell.from_path(row["baseline"])) if row["baseline"] else ""
 
 
 def naming_of(row: Mapping[Any, Any]) -> SideNames:
-    """Return the names of both cells of a comparison, for sentences on what is found of it."""
-    arm = Cell.from_row(row).label
-    return SideNames((arm, baseline_label(row) or arm))
+    """Return the names of both cells of a comparison with links to their runs, for sentences on what is found of it."""
+    arm = arm_link(Cell.from_row(row))
+    return SideNames((arm, baseline_link(row) or arm))
 
 
 def effect_text(row: Mapping[Any, Any]) -> numerals.NumberText:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from kveval.analysis.cells import THROUGHPUT, parse_runs
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import anchor_of, runs_title
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.comparisons import baseline_label, effect_text, verdict_cell
+from kveval.report.data.comparisons import baseline_link, effect_text, verdict_cell
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.sections import Paragraph, Section
+from kveval.report.sections import Bullets, Paragraph, Section
 from kveval.report.tables.results import whole_number
 
 TITLE = "The runs behind each arm"
@@ -33,20 +35,31 @@ def runs_section(plan: ReportPlan, measured: Measured, folder: Path) -> Section:
     """
     models = []
     for model in plan.models_by_size:
-        cells = [cell for cell in plan.cells_of(model) if measured.runs_of(cell)]
-        if cells:
-            arms = [_arm(measured, cell, folder) for cell in cells]
-            models.append(Section(f"Runs on {model}", arms, folded=True))
+        arms = [_arm(measured, cell, folder) for cell in plan.cells_of(model)]
+        models.append(Section(f"Runs on {model}", arms, folded=True))
     return Section(TITLE, [Paragraph(_SAID), *models])
 
 
-def runs_title(cell: Cell) -> str:
-    """Return the title of the section with the runs of a cell."""
-    return f"Runs of {cell.label} on {cell.model}"
+def lead_answer_to_runs(root: Section) -> Section:
+    """Return a report in which each sentence of the answer, its first list, has a link: one that names no arm to all
+    runs.
+    """
+    first = next((block for block in root.blocks if isinstance(block, Bullets)), None)
+    if first is None:
+        return root
+    lead = f" [The runs](#{anchor_of(TITLE)})"
+    answer = Bullets(
+        [item if "](" in item else f"{item}{lead}" for item in first.items]
+    )
+    blocks = [answer if block is first else block for block in root.blocks]
+    return replace(root, blocks=blocks)
 
 
 def _arm(measured: Measured, cell: Cell, folder: Path) -> Section:
-    """The runs of one cell: a row per comparison, or per metric if it is not compared."""
+    """The runs of one cell: a row per comparison, or per metric if it is not compared; why it has none if it has none."""
+    if not measured.runs_of(cell):
+        missing = Paragraph(f"No runs: {measured.why_missing(cell)}.")
+        return Section(runs_title(cell), [missing])
     level, compared = measured.common_level(cell.model), measured.comparisons_of(cell)
     alone = [
         {"metric": metric, "level": level}
@@ -95,7 +108,7 @@ def _row(
         verdict_cell(row),
         effect_text(row),
         arm_values,
-        baseline_label(row),
+        baseline_link(row),
         baseline_values,
         at,
     ]

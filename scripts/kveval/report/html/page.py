@@ -17,9 +17,8 @@ from PIL import Image
 
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.figures.names import narrow_file
-from kveval.report.html.arm_runs import runs_section
+from kveval.report.html.arm_runs import lead_answer_to_runs, runs_section
 from kveval.report.html.cells import cell_attributes, inline
-from kveval.report.html.links import ClaimLinks
 from kveval.report.sections import Picture, Section
 
 _HERE = Path(__file__).parent
@@ -48,12 +47,8 @@ def write_page(
     `root`: the report's tree; `figures`: one file of each figure in it. Raises FileNotFoundError for a missing figure.
     """
     files = {path.stem: path for path in figures}
-    links = ClaimLinks([cell for cell in plan.cells if measured.runs_of(cell)])
-    page = links.link_report(
-        replace(
-            root, blocks=[*root.blocks, runs_section(plan, measured, output.parent)]
-        )
-    )
+    runs = runs_section(plan, measured, output.parent)
+    page = lead_answer_to_runs(replace(root, blocks=[*root.blocks, runs]))
     pictures = [
         block
         for section in root.tree()

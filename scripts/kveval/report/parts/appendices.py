@@ -35,7 +35,7 @@ from kveval.report.tables.configuration import (
 from kveval.report.tables.guidance import guidance_numbers
 from kveval.report.tables.not_assessed import gap_table
 from kveval.report.tables.results import (
-    baselines_of,
+    baseline_links,
     basis_table,
     comparison_table,
     completed_table,
@@ -136,7 +136,7 @@ def _comparisons(
     blocks: list[Block] = [Paragraph(_COMPARED)]
     for model in plan.models_by_size:
         table = comparison_table(result, model)
-        baselines = " or ".join(baselines_of(result, model))
+        baselines = " or ".join(baseline_links(result, model))
         text = f"Against {baselines} where no other cell is named." if baselines else ""
         compared = section_unless_empty(f"{model}, compared", split_wide(table), text)
         folded = len(table.rows) > LONG

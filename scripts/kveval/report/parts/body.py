@@ -11,7 +11,8 @@ from kveval.campaign.arm_kinds import kinds_of
 from kveval.campaign.cell import Cell
 from kveval.load.levels import OPEN_LOOP, describe_requests
 from kveval.load.workload import workload_of
-from kveval.report.answer import answer_figure
+from kveval.report.answer import answer_figure, answer_sentences
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Measured, ReportPlan, abbreviate
 from kveval.report.data.run_facts import (
     WEIGHTS,
@@ -40,7 +41,7 @@ from kveval.report.tables.one_request import (
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
     arms_table,
-    baselines_of,
+    baseline_links,
     level_unit_of,
     strategy_table,
 )
@@ -137,7 +138,7 @@ def first_screen(result: CampaignResult, pictures: Pictures) -> Iterator[Block]:
     yield from at_a_glance(result)
     yield from headed("Next", *_next(answer))
     yield from pictures.take(answer_figure(result))
-    *sentences, basis = answer.sentences
+    *sentences, basis = answer_sentences(result)
     sizes = tier_sizes_in_words(result.tier_sizes())
     tiers = f" Tiers in host memory: {sizes}." if sizes else ""
     yield from headed("In words", Bullets([*sentences, f"{basis}{tiers}"]))
@@ -242,7 +243,7 @@ def _models(
         blocks: list[Block] = []
         level = measured.common_level(model)
         if level is not None:
-            baselines = ", ".join(baselines_of(result, model))
+            baselines = ", ".join(baseline_links(result, model))
             against = f", against {baselines}" if baselines else ""
             at = f"At {measured.level_unit.in_sentence([level])}"
             sizes = tier_sizes_in_words(result.tier_sizes(model))
@@ -312,7 +313,7 @@ def missing_runs(plan: ReportPlan, measured: Measured) -> list[str]:
                 else [measured.why_missing(cell)]
             )
             lines.append(
-                f"{cell.model}, {cell.label}: {'; '.join(filter(None, details))}"
+                f"{cell.model}, {arm_link(cell)}: {'; '.join(filter(None, details))}"
             )
     return lines
 
@@ -333,7 +334,7 @@ def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     ]
     if len(edge):
         named = [
-            f"{row['model']}, {Cell.from_row(row).label}"
+            f"{row['model']}, {arm_link(Cell.from_row(row))}"
             for row in edge.to_dict("records")
         ]
         yield f"The highest throughput lies on the first or last level measured: {abbreviate(named, separator='; ')}."

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic.json_schema import SkipJsonSchema
 
 from kveval.analysis.cells import THROUGHPUT, parse_names
 from kveval.campaign.cell import Cell
@@ -419,12 +420,24 @@ class Average(ResultPart):
     """MODEL/SCENARIO/CPU_BLOCKS"""
 
 
+class ComparedCells(ResultPart):
+    """A cell, and the one that it is compared with."""
+
+    cell: ReportedCellName
+    against: ReportedCellName | None
+
+
 class Gap(ResultPart):
     """Something that was not assessed."""
 
     what: str
     why: str
     settled_by: str
+    # What `what` says, for a table with links. It is not in report.json.
+    cells: SkipJsonSchema[list[ComparedCells]] = Field(default=[], exclude=True)
+    """the cells of one model that it is about; none for other gaps"""
+    quantities: SkipJsonSchema[list[str]] = Field(default=[], exclude=True)
+    """the titles of what was compared; none for cells that were not measured"""
 
 
 class ReportedFigure(ResultPart):

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from kveval.campaign.sizing import blocks_for_tokens, size_for_tokens
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Table
 from kveval.report.data.run_facts import tier_size_text
 from kveval.report.result.model import CampaignResult, ReportedCell, or_nan
@@ -175,7 +176,7 @@ def _hits(
         level = result.common_levels[cell.model]
         shares = cell.values(level, "prefix_cache_hit_percent")
         if cell.is_baseline and shares:
-            hits.append((cell.label, numerals.mean_of(shares)))
+            hits.append((arm_link(cell), numerals.mean_of(shares)))
     return hits
 
 

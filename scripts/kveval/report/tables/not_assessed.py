@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kveval.analysis.cells import models_by_size, parse_runs
+from kveval.analysis.cells import baseline_of, models_by_size, parse_runs
 from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import Exclusion
@@ -18,16 +18,17 @@ from kveval.analysis.statistics.findings import (
 )
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
+from kveval.report.data.arm_links import arm_link, plain_text
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
     Table,
     text_or_blank,
 )
-from kveval.report.data.comparisons import UNDECLARED, baseline_label
+from kveval.report.data.comparisons import UNDECLARED
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
-from kveval.report.result.model import Gap
+from kveval.report.result.model import ComparedCells, Gap
 from kveval.report.tables.pairs import pairs_of, undeclared_pairs
 
 _ANOTHER_TIME = "measured at another time than its baseline"
@@ -84,6 +85,9 @@ _STEP_FOR_INPUT = {
 
 # What a run is left out for that is no fault of it: it was not measured, or the other run of its pair is left out.
 _ABSENT_RUNS = frozenset({"not_measured", "not_imported", "other_of_pair", "no_pair"})
+
+# A cell, and the one that it is compared with.
+_Pair = tuple[Cell, Cell | None]
 
 
 @dataclass(frozen=True)
@@ -154,7 +158,10 @@ def _usable_runs(row: Mapping[Any, Any]) -> int | None:
 
 def gap_table(gaps: Iterable[Gap]) -> Table:
     """Return what was not assessed as a table."""
-    rows = [[gap.what, gap.why, gap.settled_by] for gap in gaps]
+    rows = []
+    for gap in gaps:
+        what = _named(gap.cells, gap.quantities) if gap.cells else gap.what
+        rows.append([what, gap.why, gap.settled_by])
     return Table(["not assessed", "why", "what would settle it"], rows)
 
 
@@ -165,11 +172,7 @@ def gaps_of(
     step = "measure it: `report` measures only what is missing"
     missing = [cell for cell in plan.cells if not measured.runs_of(cell)]
     gaps = [
-        Gap(
-            what=f"{cell.model}, {cell.label}",
-            why=measured.why_missing(cell),
-            settled_by=step,
-        )
+        _gap_of([(cell, None)], [], measured.why_missing(cell), step)
         for cell in missing
     ]
     gaps += [
@@ -188,28 +191,52 @@ def gaps_of(
 
 def _open_comparisons(plan: ReportPlan, measured: Measured) -> Iterator[Gap]:
     """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
-    groups: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    groups: dict[tuple[str, str, str], dict[str, list[_Pair]]] = {}
     for row in filter(is_open, measured.all_comparisons.to_dict("records")):
         late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
         reason = "; ".join(filter(None, (late, text_or_blank(row["reason"]))))
-        cell = Cell.from_row(row).label
-        named = f"{cell} against {baseline_label(row)}" if row["baseline"] else cell
+        pair = Cell.from_row(row), baseline_of(row)
         step = next_step_for(plan, row)
         metrics = groups.setdefault((str(row["model"]), reason, step), {})
         metrics.setdefault(
             METRIC_TITLES.get(row["metric"], str(row["metric"])), []
-        ).append(named)
-    for (model, reason, settling), metrics in groups.items():
+        ).append(pair)
+    for (_, reason, settling), metrics in groups.items():
         # A gap in many metrics is listed once.
-        titles: dict[str, list[str]] = {}
-        for title, cells in metrics.items():
-            titles.setdefault("; ".join(dict.fromkeys(cells)), []).append(title)
-        for named, of in titles.items():
-            yield Gap(
-                what=f"{model}, {named}: {', '.join(of)}",
-                why=reason or "no verdict",
-                settled_by=settling,
-            )
+        titles: dict[tuple[_Pair, ...], list[str]] = {}
+        for title, pairs in metrics.items():
+            titles.setdefault(tuple(dict.fromkeys(pairs)), []).append(title)
+        for compared, quantities in titles.items():
+            yield _gap_of(compared, quantities, reason or "no verdict", settling)
+
+
+def _gap_of(
+    pairs: Iterable[_Pair], quantities: Sequence[str], why: str, step: str
+) -> Gap:
+    """The gap of cells of one model, or of their comparisons in some quantities."""
+    cells = [
+        ComparedCells.model_validate(
+            {"cell": cell.row, "against": against and against.row}
+        )
+        for cell, against in pairs
+    ]
+    return Gap(
+        what=plain_text(_named(cells, quantities)),
+        why=why,
+        settled_by=step,
+        cells=cells,
+        quantities=[*quantities],
+    )
+
+
+def _named(cells: Sequence[ComparedCells], quantities: Sequence[str]) -> str:
+    """The model that a gap is about, its cells with links to their runs, and the quantities."""
+    names = []
+    for each in cells:
+        against = f" against {arm_link(each.against)}" if each.against else ""
+        names.append(f"{arm_link(each.cell)}{against}")
+    compared = f": {', '.join(quantities)}" if quantities else ""
+    return f"{cells[0].cell.model}, {'; '.join(names)}{compared}"
 
 
 def is_open(row: Mapping[Any, Any]) -> bool:
@@ -324,7 +351,7 @@ def equal_configurations(measured: Measured) -> list[str]:
         if set(settings) - {"workload"}:
             text = json.dumps(settings, sort_keys=True, default=str)
             names_by_configuration.setdefault((run.cell.model, text), {})[
-                run.cell.label
+                arm_link(run.cell)
             ] = None
     return [
         f"{model}: {' and '.join(names)}"

@@ -8,6 +8,7 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.statistics.comparison import neighbouring_sizes
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import (
     UNDECLARED,
@@ -35,7 +36,8 @@ def pair_table(result: CampaignResult) -> Table:
     rows = []
     for pair in result.pairs:
         value, other_value = values_text(result, pair)
-        cells = [pair.model, pair.label, value, pair.against_label, other_value]
+        against = arm_link(pair.against) if pair.against else ""
+        cells = [pair.model, arm_link(pair), value, against, other_value]
         judged = [effect_text(pair.row), verdict_cell(pair.row), pair.reason]
         rows.append([*cells, *judged])
     return Table(header, rows, frozenset({2, 4, 5}))

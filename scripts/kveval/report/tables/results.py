@@ -17,6 +17,7 @@ from kveval.analysis.statistics.findings import ComparisonFinding, read_findings
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
@@ -24,7 +25,7 @@ from kveval.report.data.campaign import (
     text_or_blank,
 )
 from kveval.report.data.comparisons import (
-    baseline_label,
+    baseline_link,
     effect_text,
     is_against_baseline,
     naming_of,
@@ -65,7 +66,7 @@ def arms_table(result: CampaignResult, model: str) -> Table:
     compared = {metric: result.with_baselines(metric) for metric in (THROUGHPUT, TTFT)}
     rows = []
     for cell in result.cells_of(model):
-        row = [cell.label, f"{_runs_text(result, cell)}{_compared_runs(cell)}"]
+        row = [arm_link(cell), f"{_runs_text(result, cell)}{_compared_runs(cell)}"]
         for metric, comparisons in compared.items():
             comparison = comparisons.get(cell.cell)
             if comparison:
@@ -158,13 +159,22 @@ def level_unit_of(result: CampaignResult) -> LevelUnit:
 
 
 def baselines_of(result: CampaignResult, model: str) -> list[str]:
-    """Return the baselines that the arms of a model were compared with, each once."""
-    names = (
-        comparison.against_label
+    """Return the labels of the baselines that the arms of a model were compared with, each once."""
+    return [baseline.label for baseline in _baselines(result, model)]
+
+
+def baseline_links(result: CampaignResult, model: str) -> list[str]:
+    """Return the baselines that the arms of a model were compared with, each once, with links to their runs."""
+    return [arm_link(baseline) for baseline in _baselines(result, model)]
+
+
+def _baselines(result: CampaignResult, model: str) -> list[Cell]:
+    against = (
+        comparison.against
         for comparison in result.with_baselines(THROUGHPUT).values()
         if comparison.model == model
     )
-    return list(dict.fromkeys(filter(None, names)))
+    return list(dict.fromkeys(baseline.cell for baseline in against if baseline))
 
 
 def peak_table(result: CampaignResult, model: str) -> Table:
@@ -184,7 +194,7 @@ def peak_table(result: CampaignResult, model: str) -> Table:
         if peak is None:
             blank = [""] * (len(header) - 3)
             rows.append(
-                [cell.label, f"0 of {requested}", *blank, f"**{cell.missing}**"]
+                [arm_link(cell), f"0 of {requested}", *blank, f"**{cell.missing}**"]
             )
             continue
         latencies = [
@@ -193,7 +203,7 @@ def peak_table(result: CampaignResult, model: str) -> Table:
             _latency_means(cell, peak.level, "e2e_ms_p50", "e2e_ms_p90"),
         ]
         row = [
-            cell.label,
+            arm_link(cell),
             f"{peak.runs} of {requested}",
             numerals.with_interval(*peak.throughput_tok_s.numbers),
         ]
@@ -245,7 +255,7 @@ def completed_table(result: CampaignResult) -> Table:
             numerals.mean_of(cell.values(level, metric))
             for metric in (THROUGHPUT, "throughput_completed_tok_s")
         ]
-        row = [cell.model, cell.label, f"{level}", *map(numerals.count, counts)]
+        row = [cell.model, arm_link(cell), f"{level}", *map(numerals.count, counts)]
         rows.append([*row, numerals.significant(share), *means])
     return Table(header, rows, frozenset(range(2, 9)))
 
@@ -263,11 +273,12 @@ def comparison_table(result: CampaignResult, model: str) -> Table:
     compared = [each for each in result.comparisons if each.model == model]
     rows = []
     for comparison in sorted(compared, key=_by_cell_and_quantity):
-        named = comparison.against_label
+        named = comparison.against
         if one_baseline and comparison.with_baseline:
-            named = ""
-        against = f" against {named}" if named else ""
-        rows.append([f"{comparison.label}{against}", *_compared_row(comparison)])
+            named = None
+        against = f" against {arm_link(named)}" if named else ""
+        arm = f"{arm_link(comparison)}{against}"
+        rows.append([arm, *_compared_row(comparison)])
     return Table(header, rows, frozenset({2, 5, 6, 7}))
 
 
@@ -333,14 +344,14 @@ def strategy_table(result: CampaignResult) -> Table:
                 "; ".join(arms_by_column.get(verdict, ()))
                 for verdict in (words.BETTER, words.PARITY, words.WORSE, "open")
             ]
-            baselines = ", ".join(baselines_of(result, model))
+            baselines = ", ".join(baseline_links(result, model))
             rows.append([model, *cells, _conclusion(arms_by_column, baselines)])
     return Table(header, rows)
 
 
 def _strategy_arm(result: CampaignResult, comparison: ReportedComparison) -> str:
     """An arm as it is named in its column, with what the verdict alone does not say."""
-    name, row = comparison.label, comparison.row
+    name, row = arm_link(comparison), comparison.row
     if comparison.verdict == words.BETTER:
         name = " ".join([name, effect_text(row), *_latency_cost(result, comparison)])
     idle = comparison.verdict in (words.WORSE_IDLE, words.IDLE)
@@ -394,7 +405,7 @@ def guide_table(result: CampaignResult) -> Table:
         level = result.common_levels[cell.model]
         seconds = [_mean_seconds(cell, level, latency) for latency in latencies]
         total = numerals.mean_of(cell.values(level, "total_tok_s"))
-        rows.append([cell.model, cell.label, whole_number(level), *seconds, total])
+        rows.append([cell.model, arm_link(cell), whole_number(level), *seconds, total])
     return Table(header, rows, frozenset(range(2, 8)))
 
 
@@ -435,10 +446,12 @@ def basis_table(plan: ReportPlan, measured: Measured) -> Table:
             against = (
                 ""
                 if is_against_baseline(plan, row)
-                else f" against {baseline_label(row)}"
+                else f" against {baseline_link(row)}"
             )
             cells = [_inputs(row, names) for names in _COLUMNS.values()]
-            rows.append([row["model"], f"{Cell.from_row(row).label}{against}", *cells])
+            rows.append(
+                [row["model"], f"{arm_link(Cell.from_row(row))}{against}", *cells]
+            )
     return Table(["model", "arm", *_COLUMNS], rows)
 
 

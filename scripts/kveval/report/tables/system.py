@@ -11,6 +11,7 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.tables import BY_INSTANCE
 from kveval.campaign.cell import Cell, arm_label
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
@@ -48,7 +49,7 @@ def _system_table(
         rows.append(
             [
                 cell.model,
-                cell.label,
+                arm_link(cell),
                 f"{peak['level']}",
                 *values,
                 whole_number(peak.get("pcp_samples", np.nan)),
@@ -79,7 +80,7 @@ def _each_gpu(plan: ReportPlan, measured: Measured) -> Table:
         gpus = dict.fromkeys(gpu for runs in values for run in runs for gpu in run)
         for gpu in gpus if len(gpus) > 1 else ():
             means = [_mean_of_gpu(runs, gpu) for runs in values]
-            rows.append([cell.model, cell.label, f"{peak['level']}", gpu, *means])
+            rows.append([cell.model, arm_link(cell), f"{peak['level']}", gpu, *means])
     header = ["model", "arm", measured.level_unit.heading, "GPU", *_titles(plan, names)]
     return Table(header, rows, frozenset({2, *range(4, len(header))}))
 
@@ -156,7 +157,7 @@ def _failed_row(check: CheckFinding) -> list[str]:
     more = f" (and {check.messages - 1} alike)" if check.messages > 1 else ""
     return [
         check.cell.model,
-        check.cell.cell.label,
+        arm_link(check.cell),
         ", ".join(map(str, check.runs)),
         ", ".join(map(str, check.levels)),
         f"`{check.check}`",
@@ -191,7 +192,7 @@ def _remark_table(measured: Measured, checks: Sequence[CheckFinding]) -> Table:
 
 
 def _named(cell: Cell) -> str:
-    return f"{cell.model}, {cell.label}"
+    return f"{cell.model}, {arm_link(cell)}"
 
 
 def time_table(measured: Measured) -> Table:
@@ -223,7 +224,7 @@ def provenance_table(measured: Measured) -> Table:
         [
             *(
                 run.cell.model,
-                run.cell.label,
+                arm_link(run.cell),
                 f"{run.run}",
                 f"`{run.measurement}`",
             ),

@@ -9,6 +9,7 @@ from typing import Any
 from kveval.analysis.waterfall import FAILED_TRANSFERS, Leak
 from kveval.campaign.size import Size
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Table
 from kveval.report.result.model import CampaignResult, ReportedLeak, ReportedStage
 from kveval.report.tables.reuse import likely_cause
@@ -40,7 +41,8 @@ def waterfall_table(result: CampaignResult) -> Table:
     rows = []
     for leak in _leaks(result):
         stages = [_percent_text(leak.stages.get(name)) for name in _STAGES]
-        rows.append([leak.model, leak.label, *stages, _seconds_text(leak.saved_s)])
+        seconds = _seconds_text(leak.saved_s)
+        rows.append([leak.model, arm_link(leak), *stages, seconds])
     if not rows:
         return Table(header, [])
     numbers = frozenset(range(2, len(header)))
@@ -51,7 +53,8 @@ def leak_sentences(result: CampaignResult) -> Iterator[str]:
     """Yield a sentence per cell that has a row: where most of its hits are lost, and what to do."""
     several = len(result.common_levels) > 1
     for each in _leaks(result):
-        name = f"{each.model}, {each.label}" if several else each.label
+        arm = arm_link(each)
+        name = f"{each.model}, {arm}" if several else arm
         leak = Leak(each.code, each.stage, each.facts)
         yield f"{name}: {leak_sentence(leak, each.clues)}."
 

@@ -6,9 +6,10 @@ import pytest
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
 from kveval.campaign.cell import Cell
+from kveval.report.data.arm_links import arm_link, runs_title
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.html.arm_runs import runs_section, runs_title
-from kveval.report.sections import Section
+from kveval.report.html.arm_runs import runs_section
+from kveval.report.sections import Paragraph, Section
 
 HERE = Path("results/so-far")
 CELL = Cell("Qwen3-14B", "native-offload", 10_000)
@@ -52,7 +53,9 @@ def test_each_comparison_stands_with_the_values_of_its_runs(
     assert [text.strip("*") for text in column(table, "verdict")] == list(
         compared["verdict"]
     )
-    assert set(column(table, "against")) == {"no-offload"}
+    assert set(column(table, "against")) == {
+        arm_link(Cell("Qwen3-14B", "no-offload", 0))
+    }
     values = column(table, "its runs")[0].split("), ")
     assert len(values) == len(measured.runs_of(CELL))
     level = compared.iloc[0]["level"]
@@ -82,16 +85,14 @@ def test_runs_that_are_not_on_this_machine_have_no_links(
     campaign: tuple[ReportPlan, Measured],
 ) -> None:
     tables = arm_tables(runs_section(*campaign, HERE))
-    assert "](" not in "".join(
+    assert "](<" not in "".join(
         text for table in tables.values() for row in table.rows for text in row
     )
 
 
-def test_cells_without_runs_are_left_out(campaign: tuple[ReportPlan, Measured]) -> None:
+def test_a_cell_without_runs_says_why(campaign: tuple[ReportPlan, Measured]) -> None:
     plan, measured = campaign
-    runs = [run for run in measured.runs if run.cell.scenario != "native-offload"]
-    tables = arm_tables(
-        runs_section(plan, dataclasses.replace(measured, runs=runs), HERE)
-    )
-    assert tables
-    assert not any("native-offload" in title for title in tables)
+    runs = [run for run in measured.runs if run.cell != CELL]
+    section = runs_section(plan, dataclasses.replace(measured, runs=runs), HERE)
+    (missing,) = [arm for arm in section.tree() if arm.title == runs_title(CELL)]
+    assert missing.blocks == [Paragraph("No runs: not measured.")]
