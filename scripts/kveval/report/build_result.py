@@ -42,6 +42,11 @@ from kveval.report.data.run_facts import (
 from kveval.report.data.vocabulary import verdict_of
 from kveval.report.figures.names import find_figure
 from kveval.report.next_steps import next_steps, step_sentence
+from kveval.report.result.caches import (
+    counter_results,
+    kv_bytes_of_models,
+    pinned_bytes,
+)
 from kveval.report.result.ceilings import ceiling_results
 from kveval.report.result.check_counts import checks_made
 from kveval.report.result.checks import check_findings
@@ -157,6 +162,8 @@ def _without_answer(
         ceilings=[*ceiling_results(plan, measured)],
         predictions=prediction_results(plan, measured),
         tiers_needed=tiers_needed(measured),
+        kv_bytes_per_token=kv_bytes_of_models(plan, measured),
+        required_counters=[*counter_results(plan, measured)],
         reuse=reuse,
         leaks=leak_results(measured, reuse),
     )
@@ -256,6 +263,7 @@ def _cell(
         device_cache_tokens=tiers.device if tiers else None,
         cpu_tier_tokens=tiers.cpu if tiers else None,
         cpu_tier_bytes=size.size_bytes if size else None,
+        cpu_tier_pinned_bytes=pinned_bytes(runs[0]) if runs else None,
         working_set_tokens={str(level): size for level, size in working_set.items()},
         tier_activity=means_by_level(rows_of(measured.activity, cell)),
         goodput_per_s=None if peak is None else peak.get(GOODPUT),

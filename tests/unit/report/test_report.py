@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pandas as pd
 import pytest
-from tests.support.report_text import plain_table
+from tests.support.report_text import plain_table, result_of
 from tests.support.synthetic import (
     BASELINES,
     METRICS,
@@ -109,7 +109,7 @@ def held(facts: Measured) -> Sequence[str]:
     """The native arm's row of what the caches hold."""
     return next(
         row
-        for row in budget_table(plan(), facts).rows
+        for row in budget_table(result_of(plan(), facts)).rows
         if row[1] == "native-offload 10K"
     )
 

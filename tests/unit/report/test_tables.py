@@ -129,8 +129,8 @@ def test_every_table_has_as_many_cells_as_its_header(
         *(arms_table(result, model) for model in campaign.MODELS),
         pair_table(result),
         *(
-            blocks_table(plan, measured),
-            budget_table(plan, measured),
+            blocks_table(result),
+            budget_table(result),
             *system_tables(plan, measured).values(),
         ),
         *(
@@ -151,7 +151,7 @@ def test_models_stand_by_size(
     parts = system_tables(plan, measured).values()
     for table in (
         completed_table(result),
-        budget_table(plan, measured),
+        budget_table(result),
         *parts,
     ):
         assert list(dict.fromkeys(column(table, "model"))) == order
@@ -468,7 +468,7 @@ def test_blocks_weigh_what_the_geometry_says(
     plan: ReportPlan, measured: Measured
 ) -> None:
     """The figures of the published table of blocks, recomputed."""
-    table = blocks_table(plan, measured)
+    table = blocks_table(result_of(plan, measured))
     sizes = dict(zip(column(table, "model"), column(table, "10K"), strict=True))
     assert sizes == {
         "Qwen3-0.6B": "17.1 GiB (10,000 blocks)",

@@ -22,7 +22,13 @@ from kveval.report.parts.body import first_screen
 from kveval.report.report import write_report
 from kveval.report.result.model import CampaignResult, read_result
 from kveval.report.sections import Section
-from kveval.report.tables.caches import ceilings_table, tiers_table
+from kveval.report.tables.caches import (
+    activity_table,
+    blocks_table,
+    budget_table,
+    ceilings_table,
+    tiers_table,
+)
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
 from kveval.report.tables.one_request import (
     one_request_sentences,
@@ -63,8 +69,10 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
     across += [guidance_table(result), guidance_numbers(result)]
     across += [waterfall_table(result), cost_table(result)]
     across += [one_request_table(result), reuse_table(result)]
+    across += [budget_table(result), activity_table(result)]
     for table in across:
         yield from (part for _, part in tables_by_model(table))
+    yield blocks_table(result)
     if len(result.common_levels) > 1:
         yield strategy_table(result)
 
@@ -111,6 +119,9 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     assert bool(result.ceilings) == (name == "mechanism")
     assert bool(result.goodput_levels) == (name == "goodput")
     assert bool(cost_table(result).rows) == (name == "goodput")
+    assert activity_table(result).rows and budget_table(result).rows
+    # Of the mechanism's model no bytes of a token are known.
+    assert bool(blocks_table(result).rows) == (name != "mechanism")
     assert pair_table(result).rows
     assert guidance_table(result).rows and guidance_numbers(result).rows
     assert bool(waterfall_table(result).rows) == (name == "mechanism")

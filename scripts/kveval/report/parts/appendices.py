@@ -225,7 +225,7 @@ def _caches(
         Paragraph("What the tiers hold, and what they did."),
         *section_unless_empty(
             "Was the arm active?",
-            split_by_model(activity_table(plan, measured)),
+            split_by_model(activity_table(result)),
             _ACTIVE,
         ),
         *section_unless_empty(
@@ -248,10 +248,10 @@ def _caches(
             split_by_model(failed_transfers_table(plan, measured)),
         ),
         *section_unless_empty(
-            "Sizes of KV blocks", split_wide(blocks_table(plan, measured)), _WEIGHTS
+            "Sizes of KV blocks", split_wide(blocks_table(result)), _WEIGHTS
         ),
         *section_unless_empty(
-            "What the caches hold", split_by_model(budget_table(plan, measured))
+            "What the caches hold", split_by_model(budget_table(result))
         ),
         *section_unless_empty(
             "The numbers behind the guidance",

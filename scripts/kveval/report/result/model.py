@@ -257,6 +257,9 @@ class ReportedCell(ReportedCellName):
     cpu_tier_tokens: Number
     cpu_tier_bytes: Whole = None
     """of its tier in host memory, over all ranks; null without one, where it is not known, and in older reports"""
+    cpu_tier_pinned_bytes: Whole = None
+    """the host memory that this tier takes where that is more, as pinned tensors are rounded up; null where it is not, and
+    in older reports"""
     working_set_tokens: dict[str, int]
     """level -> tokens of the distinct prefixes"""
     tier_activity: dict[str, dict[str, Number]] = {}
@@ -528,6 +531,33 @@ class ReportedCeiling(ReportedCellName):
     """the lengths at which the TTFT was measured to be shorter than the baseline's; none if the load does not vary it"""
 
 
+class ReportedKvBytes(ResultPart):
+    """The bytes of a token in the KV cache of a model: keys and values of all layers."""
+
+    named: Whole
+    """of the model that the campaign names; null where it is not known"""
+    served: Whole
+    """of the one that was served, such as a miniature; null where it is not known"""
+
+
+class ReportedCounter(ReportedCellName):
+    """A counter of the server that has to rise for an arm to count as active, over all levels and runs."""
+
+    counter: str
+    unit: str
+    """empty for a number"""
+    needed_least: Number
+    """by how much it had to rise, at the level that needed the least"""
+    needed_most: Number
+    rise_least: Number
+    """null where it was never read, as in rise_most"""
+    rise_most: Number
+    enough_levels: list[int]
+    """the levels at which it rose enough in a run"""
+    too_little_levels: list[int]
+    """the levels at which it did not in a run"""
+
+
 class ReportedReuse(ReportedCellName):
     """Shares of the prompt tokens that came from caches at a level, per cent: computed and found, means over runs.
 
@@ -637,6 +667,10 @@ class CampaignResult(ResultPart):
     """of each cell that was measured; empty without prices, and in older reports"""
     ceilings: list[ReportedCeiling] = []
     """of each arm whose tier's loads were counted; older reports lack it"""
+    kv_bytes_per_token: dict[str, ReportedKvBytes] = {}
+    """model -> bytes of a token in its KV cache; older reports lack it"""
+    required_counters: list[ReportedCounter] = []
+    """of each arm that was measured; older reports lack it"""
     reuse: list[ReportedReuse] = []
     """of each cell and level whose requests and caches are known; older reports lack it"""
     predictions: list[Prediction] = []

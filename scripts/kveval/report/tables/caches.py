@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from kveval.analysis.levels.activity import CounterRise, activity_at, required_counters
 from kveval.analysis.system.lookups import lookups
 from kveval.analysis.system.tier_activity import COLUMNS
 from kveval.analysis.waterfall import FAILED_TRANSFERS, failed_transfers
@@ -14,17 +13,23 @@ from kveval.campaign.size import GIB, Size
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.run_facts import Tiers, tier_size, tier_size_text, tiers_of
-from kveval.report.result.model import CampaignResult, ReportedCeiling, or_nan
+from kveval.report.data.run_facts import tier_size_text
+from kveval.report.result.model import (
+    CampaignResult,
+    ReportedCeiling,
+    ReportedCell,
+    ReportedCounter,
+    or_nan,
+)
 from kveval.report.tables.results import level_unit_of
 from kveval.store.run_file import LevelRun
 
 GB = 1e9
 
 
-def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
+def blocks_table(result: CampaignResult) -> Table:
     """Return the bytes of a token, a block and each CPU tier, for each model as named and, if different, as served."""
-    sizes = sorted({cell.cpu_blocks for cell in plan.cells if cell.cpu_blocks})
+    sizes = sorted({cell.cpu_blocks for cell in result.cells if cell.cpu_blocks})
     header = [
         "model",
         "KV cache per token, KiB",
@@ -35,21 +40,12 @@ def blocks_table(plan: ReportPlan, measured: Measured) -> Table:
         label = blocks_label(blocks)
         header += [label, f"{label}, GB"]
     rows = []
-    for model in plan.models_by_size:
-        weights = {model: plan.models.get(model, {}).get("kv_bytes_per_token")}
-        of_runs = next(
-            (
-                run.kv_bytes_per_token
-                for run in measured.runs
-                if run.cell.model == model
-            ),
-            None,
-        )
-        if of_runs not in (None, weights[model]):
-            weights[f"{model}, as served (miniature)"] = of_runs
-        for name, per_token in weights.items():
-            if per_token:
-                rows.append([name, *_block_bytes(per_token, sizes)])
+    for model, token_bytes in result.kv_bytes_per_token.items():
+        if token_bytes.named:
+            rows.append([model, *_block_bytes(token_bytes.named, sizes)])
+        if token_bytes.served and token_bytes.served != token_bytes.named:
+            served = f"{model}, as served (miniature)"
+            rows.append([served, *_block_bytes(token_bytes.served, sizes)])
     return Table(header, rows, frozenset(range(1, 4 + 2 * len(sizes))))
 
 
@@ -69,7 +65,7 @@ def _four_digits(value: float) -> str:
     return numerals.NumberText(f"{value:,.4g}", value)
 
 
-def budget_table(plan: ReportPlan, measured: Measured) -> Table:
+def budget_table(result: CampaignResult) -> Table:
     """Return the tokens that each cell's CPU tier holds, beside those of the device's cache and of all prefixes."""
     header = [
         "model",
@@ -80,46 +76,44 @@ def budget_table(plan: ReportPlan, measured: Measured) -> Table:
     ]
     header += ["distinct prefixes, tokens", "note"]
     rows = []
-    for cell, runs in ((cell, measured.runs_of(cell)) for cell in plan.ordered_cells):
-        if not runs:
+    for cell in result.cells:
+        if not cell.runs:
             continue
-        budget, tiers = runs[0].budget, tiers_of(runs[0])
-        bytes_ = budget.get("tier_bytes", budget.get("requested_bytes"))
-        sizes = sorted(set(tiers.working_set.values())) or [0]
+        sizes = sorted(set(cell.working_set_tokens.values())) or [0]
         working = list(dict.fromkeys((sizes[0], sizes[-1])))
         rows.append(
             [
                 cell.model,
                 cell.label,
-                tier_size_text(cell.cpu_blocks, tier_size(runs[0])),
-                numerals.rounded(tiers.cpu, 0),
-                numerals.rounded(tiers.device, 0),
+                tier_size_text(cell.cpu_blocks, cell.tier_size),
+                numerals.rounded(or_nan(cell.cpu_tier_tokens), 0),
+                numerals.rounded(or_nan(cell.device_cache_tokens), 0),
                 numerals.NumberText(
                     " to ".join(map(numerals.count, working)), working[0]
                 ),
-                "; ".join(_notes(budget.get("held_bytes"), bytes_, tiers, working)),
+                "; ".join(_notes(cell, working)),
             ]
         )
     return Table(header, rows, frozenset({2, 3, 4, 5}))
 
 
-def _notes(
-    held: int | None, requested: int | None, tiers: Tiers, working: Sequence[int]
-) -> Iterator[str]:
-    if held and requested and held > requested:
-        yield f"takes up to {held / GIB:.4g} GiB of host memory: pinned tensors are rounded up to powers of two"
+def _notes(cell: ReportedCell, working: Sequence[int]) -> Iterator[str]:
+    """Yield remarks on what a cell's caches hold; `working`: tokens of the distinct prefixes, least and most."""
+    device, tier = or_nan(cell.device_cache_tokens), or_nan(cell.cpu_tier_tokens)
+    if pinned := cell.cpu_tier_pinned_bytes:
+        yield f"takes up to {pinned / GIB:.4g} GiB of host memory: pinned tensors are rounded up to powers of two"
     if len(working) > 1:
         yield "the working set grows with the level"
-    if max(working) <= tiers.device:
+    if max(working) <= device:
         yield "the prefixes fit the device: a tier has nothing to add"
-    elif tiers.cpu:
-        if tiers.cpu < tiers.device:
+    elif tier:
+        if tier < device:
             yield "the tier is smaller than the device's cache"
-        if tiers.cpu < max(working):
+        if tier < max(working):
             yield "the tier does not hold all prefixes"
 
 
-def activity_table(plan: ReportPlan, measured: Measured) -> Table:
+def activity_table(result: CampaignResult) -> Table:
     """Return the rise per level of the counters that each arm requires, over levels and runs."""
     header = [
         "model",
@@ -129,60 +123,39 @@ def activity_table(plan: ReportPlan, measured: Measured) -> Table:
         "increase per level, least to most",
         "active",
     ]
-    header.append(f"not {measured.level_unit.heading}")
-    rows = []
-    for cell in plan.ordered_cells:
-        required = required_counters(plan.scenarios[cell.scenario].get("required", ()))
-        activities = [
-            (level.level, activity_at(run, level, required))
-            for run in measured.runs_of(cell)
-            for level in run.levels
-            if level.status == "ok"
+    header.append(f"not {level_unit_of(result).heading}")
+    rows = [
+        [
+            *(counter.model, counter.label, f"`{counter.counter}`"),
+            f"{_needed(counter)} {counter.unit}".strip(),
+            _rises(counter),
+            _active_text(counter),
+            ", ".join(map(str, counter.too_little_levels)),
         ]
-        for place in range(len(required) if activities else 0):
-            rises = [(level, known.rises[place]) for level, known in activities]
-            rows.append([cell.model, cell.label, *_rise_cells(rises)])
+        for counter in result.required_counters
+    ]
     return Table(header, rows, frozenset({4}))
 
 
-def _rise_cells(rises: Sequence[tuple[int, CounterRise]]) -> list[str]:
-    """A required counter: its name, what it needed, how much it rose, and the levels at which it rose too little.
-
-    `rises`: by level, over all runs.
-    """
-    first = rises[0][1]
-    needed = [rise.needed for _, rise in rises]
-    amounts = [rise.rise for _, rise in rises if rise.rise is not None]
-    too_little = {level for level, rise in rises if rise.enough is False}
-    return [
-        f"`{first.counter}`",
-        f"{_range_text(needed)} {first.unit}".strip(),
-        _rises(amounts) if amounts else "not recorded",
-        _active_text([rise.enough for _, rise in rises]),
-        ", ".join(map(str, sorted(too_little))),
-    ]
-
-
-def _rises(amounts: Sequence[float]) -> str:
-    least, most = min(amounts), max(amounts)
+def _rises(counter: ReportedCounter) -> str:
+    least, most = counter.rise_least, counter.rise_most
+    if least is None or most is None:
+        return "not recorded"
     return numerals.NumberText(
         f"{numerals.count(least)} to {numerals.count(most)}", least
     )
 
 
-def _range_text(values: Sequence[float]) -> str:
-    low, high = f"{min(values):,.0f}", f"{max(values):,.0f}"
-    return low if low == high else f"{low} to {high}"
+def _needed(counter: ReportedCounter) -> str:
+    ends = (counter.needed_least, counter.needed_most)
+    return " to ".join(dict.fromkeys(f"{or_nan(end):,.0f}" for end in ends))
 
 
-def _active_text(enough: Sequence[bool | None]) -> str:
+def _active_text(counter: ReportedCounter) -> str:
     """Whether a counter rose enough, over levels and runs; "" where it is not known of any."""
-    known = {answer for answer in enough if answer is not None}
-    if known == {True}:
-        return "yes"
-    if known == {False}:
-        return "**no**"
-    return "in part" if known else ""
+    if counter.enough_levels:
+        return "in part" if counter.too_little_levels else "yes"
+    return "**no**" if counter.too_little_levels else ""
 
 
 _ACTIVITY = {
