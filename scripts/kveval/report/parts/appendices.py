@@ -63,7 +63,7 @@ def appendices(
         _caches(plan, measured, result, pictures),
         _system(plan, measured, pictures),
     )
-    yield _results(plan, measured, result, pictures)
+    yield _results(result, pictures)
     yield from (caches, system, _checks(measured, result.checks))
     gaps = gap_table(result.not_assessed)
     summary = (
@@ -134,7 +134,7 @@ def _comparisons(
     plan: ReportPlan, measured: Measured, result: CampaignResult
 ) -> Section:
     blocks: list[Block] = [Paragraph(_COMPARED)]
-    for model in plan.models_by_size:
+    for model in result.common_levels:
         table = comparison_table(result, model)
         baselines = " or ".join(baseline_links(result, model))
         text = f"Against {baselines} where no other cell is named." if baselines else ""
@@ -165,11 +165,9 @@ _COMPLETED = (
 )
 
 
-def _results(
-    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
-) -> Section:
+def _results(result: CampaignResult, pictures: Pictures) -> Section:
     peaks: list[Block] = [Paragraph(_PEAKS)]
-    for model in plan.models_by_size:
+    for model in result.common_levels:
         peaks += [Paragraph(f"**{model}**"), *split_wide(peak_table(result, model))]
     guide = (
         "Means over runs, in the form of llm-d's guide to offloading the prefix cache."

@@ -171,7 +171,7 @@ def main_sections(
 ) -> Iterator[Section]:
     """Yield the sections between the first screen and the appendices."""
     overview = [*_overview(plan, result), *pictures.take(*OVERVIEW)]
-    yield Section("By model", [*overview, *_models(plan, measured, result, pictures)])
+    yield Section("By model", [*overview, *_models(result, pictures)])
     yield from _one_request(result)
     stages = [*split_by_model(waterfall_table(result))]
     if stages:
@@ -221,7 +221,9 @@ def main_sections(
     yield from (
         Section(title, [Bullets(items)]) for title, items in lists.items() if items
     )
-    yield Section("Where this comes from", [origin_table(plan.name, result.origin)])
+    yield Section(
+        "Where this comes from", [origin_table(result.campaign.name, result.origin)]
+    )
 
 
 def _overview(plan: ReportPlan, result: CampaignResult) -> Iterator[Block]:
@@ -236,16 +238,13 @@ def _overview(plan: ReportPlan, result: CampaignResult) -> Iterator[Block]:
         yield Paragraph(INDEX)
 
 
-def _models(
-    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
-) -> Iterator[Section]:
-    for model in plan.models_by_size:
+def _models(result: CampaignResult, pictures: Pictures) -> Iterator[Section]:
+    for model, level in result.common_levels.items():
         blocks: list[Block] = []
-        level = measured.common_level(model)
         if level is not None:
             baselines = ", ".join(baseline_links(result, model))
             against = f", against {baselines}" if baselines else ""
-            at = f"At {measured.level_unit.in_sentence([level])}"
+            at = f"At {level_unit_of(result).in_sentence([level])}"
             sizes = tier_sizes_in_words(result.tier_sizes(model))
             tiers = f"; tiers in host memory: {sizes}" if sizes else ""
             blocks.append(Paragraph(f"{at}{against}{tiers}."))
