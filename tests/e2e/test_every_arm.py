@@ -17,8 +17,9 @@ MODEL = "Qwen3-0.6B"
 # set of 10,240, so that what stands behind the CPU tier has something to do.
 BLOCKS = 500
 SERVER = {"device_blocks": 320, "max_model_len": 2048}
-# Requests at given times: the generator then waits for the last answers, where streams cancel them at the end of their
-# time, and vLLM with LMCache's server often crashes on a cancelled request. A server start costs more than all the rest.
+# Requests at given times: few or none are in flight at the end, when the generator cancels them, on a machine that keeps
+# up; each stream always has one. vLLM with LMCache's server often crashes on a cancelled request, and the attempt after
+# that starts a server, which costs more than all the rest.
 LOAD = {
     "profile": "constant",
     "prefix_tokens": 1024,
