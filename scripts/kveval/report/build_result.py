@@ -100,7 +100,7 @@ def campaign_result(
     answer = ReportedAnswer(
         question=answer_question(found),
         sentences=[*map(plain_text, answer_sentences(found))],
-        next_steps=[step_sentence(found, step) for step in steps],
+        next_steps=[plain_text(step_sentence(found, step)) for step in steps],
         command=steps[0].command if steps else "",
     )
     return found.model_copy(update={"answer": answer, "steps": [*steps]})

@@ -15,6 +15,7 @@ from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
 from kveval.host.findings import pluralize
 from kveval.load.sample_sizes import MIN_RUNS
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
@@ -167,10 +168,12 @@ def _miniature(measured: Measured) -> Iterator[ReportedStep]:
 
 
 def step_sentence(result: CampaignResult, step: ReportedStep) -> str:
-    """Return a step in a sentence."""
+    """Return a step in a sentence, its cells with links to their runs."""
     several_models = len(result.common_levels) > 1
-    cells = [each.cell for each in step.cells]
-    names = [cell.full_label if several_models else cell.label for cell in cells]
+    names = [
+        f"{cell.model} with {arm_link(cell)}" if several_models else arm_link(cell)
+        for cell in step.cells
+    ]
     return _SENTENCES[step.code](result, step, _few(names))
 
 

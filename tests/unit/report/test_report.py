@@ -109,7 +109,7 @@ def held(facts: Measured) -> Sequence[str]:
     """The native arm's row of what the caches hold."""
     return next(
         row
-        for row in budget_table(result_of(plan(), facts)).rows
+        for row in plain_table(budget_table(result_of(plan(), facts))).rows
         if row[1] == "native-offload 10K"
     )
 

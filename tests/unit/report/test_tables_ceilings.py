@@ -2,6 +2,7 @@
 
 import pandas as pd
 from msgspec.structs import replace
+from tests.support.report_text import plain_table
 from tests.unit.analysis.test_ceilings import ARM, BASELINE
 
 from kveval.campaign.cell import Cell
@@ -58,7 +59,7 @@ def table(profile, plain_ms, tiered_ms):
 def table_of(runs, levels):
     ceilings = [*ceiling_results(PLAN, Measured(runs, levels, EMPTY, EMPTY))]
     result = CampaignResult.model_construct(workloads=[], ceilings=ceilings)
-    return ceilings_table(result, "whole")
+    return plain_table(ceilings_table(result, "whole"))
 
 
 def test_a_tier_that_is_slower_than_computing_is_never_faster():

@@ -148,7 +148,7 @@ def test_a_reader_of_report_json_prints_the_same_first_screen(
     plan, measured = campaign_of(name)
     write_report(plan, measured, [], tmp_path / "REPORT.md")
     result = read_result(tmp_path / "report.json")
-    steps = [step_sentence(result, step) for step in result.steps]
+    steps = [plain_text(step_sentence(result, step)) for step in result.steps]
     assert steps == result.answer.next_steps
     assert ("Within the limits" in result.answer.sentences[2]) == (name == "goodput")
     blocks = [*first_screen(result, Pictures([], {}, {}))]

@@ -2,11 +2,13 @@
 
 import msgspec
 import pytest
+from tests.support.report_text import plain_table
 from tests.support.synthetic import run_description
 
 from kveval.analysis.one_request import one_request_times
 from kveval.campaign.cell import Cell
 from kveval.report.build_result import source_times
+from kveval.report.data.arm_links import plain_text
 from kveval.report.result.model import CampaignResult, ReportedCell
 from kveval.report.tables.one_request import (
     one_request_sentences,
@@ -58,7 +60,7 @@ def test_an_arm_has_three_times_and_their_factor() -> None:
         *("from the tier, ms", "tokens from the tier", "cold / tier"),
     ]
     cold, device = "1,000 (900 to 1,200)", "25 (20 to 30)"
-    assert table.rows == [
+    assert plain_table(table).rows == [
         ["m", "no-offload", "4,064", cold, device, "", "", ""],
         [
             "m",
@@ -109,7 +111,7 @@ def test_a_tier_that_saves_no_time_is_named(
     tier: tuple[float, float], sentence: str
 ) -> None:
     content = with_tier(times(*tier, served=4032))
-    sentences = [*one_request_sentences(content)]
+    sentences = [*map(plain_text, one_request_sentences(content))]
     beginning = "native-offload 5K: loading 4,032 tokens from the tier "
     assert sentences == ([beginning + sentence] if sentence else [])
 
@@ -121,7 +123,7 @@ def test_what_has_no_time_says_why_and_an_older_run_that_it_was_not_timed() -> N
     table = one_request_table(content)
     assert table.rows[0][3] == "not timed"
     assert table.rows[1][5:] == ["n/a"]
-    assert [*one_request_sentences(content)] == [
+    assert [*map(plain_text, one_request_sentences(content))] == [
         f"native-offload 5K, from the tier: {reason}."
     ]
     last = content.one_request[-1]

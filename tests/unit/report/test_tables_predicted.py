@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import pandas as pd
+from tests.support.report_text import plain_table
 
 from kveval.analysis.cell_benefits import COLUMNS
 from kveval.campaign.cell import Cell
@@ -89,7 +90,7 @@ def rows(facts: Measured) -> Sequence[Sequence[str]]:
         comparisons=comparison_results(PLAN, facts),
         predictions=prediction_results(PLAN, facts),
     )
-    return predicted_table(result).rows
+    return plain_table(predicted_table(result)).rows
 
 
 def test_a_row_has_the_predicted_and_the_measured_change() -> None:

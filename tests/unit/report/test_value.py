@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as large
-from tests.support.report_text import answer_of, result_of
+from tests.support.report_text import answer_of, plain_table, result_of
 from tests.support.synthetic_value import LIMITS, with_goodput
 
 from kveval.analysis.levels.goodput import GOODPUT
@@ -77,7 +77,7 @@ def titles(root: Section) -> set[str]:
 
 def row_of(table: Any, arm: str) -> list[str]:
     place = table.header.index("arm")
-    return next(list(row) for row in table.rows if row[place] == arm)
+    return next(list(row) for row in plain_table(table).rows if row[place] == arm)
 
 
 def arms_goodput(facts: tuple[ReportPlan, Measured]) -> Table:

@@ -13,6 +13,7 @@ from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report import next_steps
 from kveval.report.build_result import comparison_results
+from kveval.report.data.arm_links import plain_text
 from kveval.report.data.vocabulary import (
     CANNOT_TELL_YET,
     IDLE,
@@ -70,7 +71,8 @@ def test_too_few_runs_are_not_yet_a_verdict_and_say_what_is_needed() -> None:
     steps = next_steps.next_steps(plan, measured, THROUGHPUT)
     (step,) = (step for step in steps if step.code == "few_runs")
     named = "For Qwen3-8B with native-offload 10K"
-    assert next_steps.step_sentence(result_of(plan, measured), step) == (
+    sentence = next_steps.step_sentence(result_of(plan, measured), step)
+    assert plain_text(sentence) == (
         f"{named}: the missing run, which `snakemake report` measures."
     )
     assert [cell.cell for cell in step.cells] == [Cell("Qwen3-8B", few[0], 10_000)]

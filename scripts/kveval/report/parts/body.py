@@ -4,7 +4,7 @@ guidance, and limitations.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from kveval.analysis.levels import goodput
 from kveval.campaign.arm_kinds import kinds_of
@@ -20,6 +20,7 @@ from kveval.report.data.run_facts import (
     machine_descriptions,
     tier_sizes_in_words,
 )
+from kveval.report.next_steps import step_sentence
 from kveval.report.parts.blocks import (
     Pictures,
     headed,
@@ -27,7 +28,7 @@ from kveval.report.parts.blocks import (
     split_by_model,
     split_wide,
 )
-from kveval.report.result.model import CampaignResult, ReportedAnswer
+from kveval.report.result.model import CampaignResult
 from kveval.report.sections import Block, Bullets, Code, Paragraph, Section
 from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
 from kveval.report.tables.configuration import facts_line, origin_table
@@ -136,23 +137,25 @@ def first_screen(result: CampaignResult, pictures: Pictures) -> Iterator[Block]:
         yield Paragraph(MACHINES, note=True)
     yield Paragraph(f"**{answer.question}**")
     yield from at_a_glance(result)
-    yield from headed("Next", *_next(answer))
+    # Older reports have the sentences alone.
+    steps = [step_sentence(result, step) for step in result.steps] or answer.next_steps
+    yield from headed("Next", *_next(steps, answer.command))
     yield from pictures.take(answer_figure(result))
     *sentences, basis = answer_sentences(result)
     sizes = tier_sizes_in_words(result.tier_sizes())
     tiers = f" Tiers in host memory: {sizes}." if sizes else ""
     yield from headed("In words", Bullets([*sentences, f"{basis}{tiers}"]))
-    further = [Bullets(answer.next_steps[1:])] if answer.next_steps[1:] else []
+    further = [Bullets(steps[1:])] if steps[1:] else []
     yield from headed("What else would make the answer more certain", *further)
     yield from headed("About this campaign", *_description(result.campaign.description))
 
 
-def _next(answer: ReportedAnswer) -> Iterator[Block]:
+def _next(steps: Sequence[str], command: str) -> Iterator[Block]:
     """Yield what to do next, and the command for it, if one does it."""
-    if answer.next_steps:
-        yield Paragraph(answer.next_steps[0])
-    if answer.command:
-        yield Code(answer.command)
+    if steps:
+        yield Paragraph(steps[0])
+    if command:
+        yield Code(command)
 
 
 def _description(description: str) -> Iterator[Block]:

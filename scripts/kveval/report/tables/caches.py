@@ -12,6 +12,7 @@ from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.size import GIB, Size
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.run_facts import tier_size_text
 from kveval.report.result.model import (
@@ -84,7 +85,7 @@ def budget_table(result: CampaignResult) -> Table:
         rows.append(
             [
                 cell.model,
-                cell.label,
+                arm_link(cell),
                 tier_size_text(cell.cpu_blocks, cell.tier_size),
                 numerals.rounded(or_nan(cell.cpu_tier_tokens), 0),
                 numerals.rounded(or_nan(cell.device_cache_tokens), 0),
@@ -126,7 +127,7 @@ def activity_table(result: CampaignResult) -> Table:
     header.append(f"not {level_unit_of(result).heading}")
     rows = [
         [
-            *(counter.model, counter.label, f"`{counter.counter}`"),
+            *(counter.model, arm_link(counter), f"`{counter.counter}`"),
             f"{_needed(counter)} {counter.unit}".strip(),
             _rises(counter),
             _active_text(counter),
@@ -192,7 +193,11 @@ def tiers_table(
     for cell in result.cells_of(model) if model else result.cells:
         for cell_level, means in cell.tier_activity.items():
             if level is None or cell_level == str(level):
-                row = [cell.label] if model else [cell.model, cell.label, cell_level]
+                row = (
+                    [arm_link(cell)]
+                    if model
+                    else [cell.model, arm_link(cell), cell_level]
+                )
                 row += [tier_text(means.get(name)) for name in columns]
                 rows.append(row)
     header = ["arm"] if model else ["model", "arm", level_unit_of(result).heading]
@@ -228,7 +233,7 @@ def lookups_table(plan: ReportPlan, measured: Measured) -> Table:
         for of_tier in lookups(entries):
             rows.append(
                 [
-                    *(cell.model, cell.label, f"{level}"),
+                    *(cell.model, arm_link(cell), f"{level}"),
                     of_tier.tier or "all, whole prompts",
                     "" if math.isnan(of_tier.chunks) else f"{of_tier.chunks:,.0f}",
                     tier_text(100 * of_tier.hits / of_tier.chunks)
@@ -268,7 +273,13 @@ def failed_transfers_table(plan: ReportPlan, measured: Measured) -> Table:
     """Return a row per cell, level and kind of transfer that failed or was left out, of all runs together."""
     header = ["model", "arm", measured.level_unit.heading, "what", "number"]
     rows = [
-        [cell.model, cell.label, f"{level}", FAILED_TRANSFERS[name], f"{count:,.0f}"]
+        [
+            cell.model,
+            arm_link(cell),
+            f"{level}",
+            FAILED_TRANSFERS[name],
+            f"{count:,.0f}",
+        ]
         for cell, level, entries in _levels_of_cells(plan, measured)
         for name, count in failed_transfers(entries).items()
     ]
@@ -297,7 +308,7 @@ def ceilings_table(result: CampaignResult, model: str) -> Table:
     """Return a row for each arm of a model whose tier's loads were counted, see `ReportedCeiling`."""
     header = ["arm", level_unit_of(result).heading, *_CEILINGS]
     rows = [
-        [ceiling.label, f"{ceiling.level}", *_ceiling_cells(ceiling)]
+        [arm_link(ceiling), f"{ceiling.level}", *_ceiling_cells(ceiling)]
         for ceiling in result.ceilings
         if ceiling.model == model
     ]

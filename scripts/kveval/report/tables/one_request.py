@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Table
 from kveval.report.result.model import CampaignResult, ReportedTimes, or_nan
 
@@ -34,13 +35,13 @@ def one_request_table(result: CampaignResult) -> Table:
         if not reported.runs:
             continue
         if cell not in by_cell:
-            rows.append([cell.model, cell.label, "", _NOT_TIMED, *[""] * 4])
+            rows.append([cell.model, arm_link(cell), "", _NOT_TIMED, *[""] * 4])
             continue
         by_source = by_cell[cell]
         cold, tier = by_source["cold"], by_source.get("tier")
         rows.append(
             [
-                *(cell.model, cell.label, _tokens(cold.prompt_tokens)),
+                *(cell.model, arm_link(cell), _tokens(cold.prompt_tokens)),
                 *(_time(by_source.get(source)) for source in _FROM),
                 *(
                     [_tokens(tier.served_tokens), _factor(cold, tier)]
@@ -81,7 +82,7 @@ def _times_by_cell(result: CampaignResult) -> dict[Cell, dict[str, ReportedTimes
 def _name(result: CampaignResult, cell: Cell) -> str:
     """Return the name of a cell, with the model if there are several."""
     several = len(result.common_levels) > 1
-    return f"{cell.model}, {cell.label}" if several else cell.label
+    return f"{cell.model}, {arm_link(cell)}" if several else arm_link(cell)
 
 
 def _slow_tier(name: str, cold: ReportedTimes, tier: ReportedTimes) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.reuse import TOLERANCE_POINTS
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Table
 from kveval.report.data.comparisons import effect_text
 from kveval.report.result.model import CampaignResult, ReportedReuse
@@ -21,7 +22,7 @@ def reuse_table(result: CampaignResult) -> Table:
     """Return a row per cell and level with a prediction, means over runs."""
     rows = []
     for shares in result.reuse:
-        row = [shares.model, shares.label, f"{shares.level}"]
+        row = [shares.model, arm_link(shares), f"{shares.level}"]
         row += [text(shares) for text in _COLUMNS.values()]
         rows.append([*row, likely_cause(shares.clues) if shares.is_finding else ""])
     header = [
@@ -98,7 +99,7 @@ def predicted_table(result: CampaignResult) -> Table:
         ttft_ms = result.by_cell[gain.cell].values(gain.level, "ttft_ms_mean")
         rows.append(
             [
-                *(gain.model, gain.label),
+                *(gain.model, arm_link(gain)),
                 numerals.effect(*gain.throughput_percent.numbers),
                 effect_text(comparison.row) if comparison else numerals.MISSING,
                 numerals.with_interval(*gain.ttft_ms_mean.numbers),

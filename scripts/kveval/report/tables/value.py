@@ -9,6 +9,7 @@ from kveval.analysis.levels.goodput import GOODPUT, limits_text
 from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Table
 from kveval.report.data.comparisons import effect_text, verdict_cell
 from kveval.report.result.model import (
@@ -52,7 +53,7 @@ def goodput_table(result: CampaignResult, model: str) -> Table:
         # Of the runs that the change rests on, so that the two belong together.
         beside = _rounded(_kept_mean(cell.kept_means), at)
         row = [
-            cell.label,
+            arm_link(cell),
             beside or goodput_text(at),
             numerals.mean_of(shares, most_decimals=1) if shares else "",
             *_verdict(compared.get(cell.cell)),
@@ -136,12 +137,12 @@ def goodput_sentence(result: CampaignResult, model: str) -> str:
         best, base = max(better, key=lambda pair: pair[0].effect_percent.numbers[0])
         of_arm, of_base = best.means
         return (
-            f"{within} {best.label} served at its best"
+            f"{within} {arm_link(best)} served at its best"
             f" {_best(result, best.cell, of_arm.mean, f' {counted} a second')},"
-            f" {base.label} {_best(result, base, of_base.mean)}:"
+            f" {arm_link(base)} {_best(result, base, of_base.mean)}:"
             f" {effect_text(best.row)}."
         )
-    against = " or ".join(dict.fromkeys(base.label for _, base in compared))
+    against = " or ".join(dict.fromkeys(arm_link(base) for _, base in compared))
     return f"{within} no arm was shown to serve more {counted} a second at its best than {against}."
 
 
@@ -168,7 +169,7 @@ def cost_table(result: CampaignResult) -> Table:
     ]
     header += ["the tier pays below, $ a GiB-hour (95 %)"]
     rows = [
-        [cell.model, cell.label, *_cost_cells(costs[cell.cell])]
+        [cell.model, arm_link(cell), *_cost_cells(costs[cell.cell])]
         for cell in result.cells
         if cell.peak and cell.cell in costs
     ]
