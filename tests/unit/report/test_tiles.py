@@ -14,6 +14,7 @@ from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
 from kveval.report.best_arm import smaller_sizes
+from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Measured, Table
 from kveval.report.data.comparisons import gain_text
 from kveval.report.result.check_counts import check_counts
@@ -88,7 +89,7 @@ def test_several_models_have_a_row_each_and_no_tiles() -> None:
     assert isinstance(models, Table)
     assert [row[0] for row in models.rows] == ["Qwen3-8B", "Qwen3-14B"]
     assert models.rows[0][1] == "no arm is better"
-    assert models.rows[1][1] == "lmcache-valkey 20K"
+    assert models.rows[1][1] == arm_link(Cell("Qwen3-14B", "lmcache-valkey", 20_000))
     assert isinstance(checks, Paragraph) and "checks passed" in checks.text
     assert "160 prefixes x 10,000 tokens" in checks.text
     assert "the smallest measured that is as good as the best" in models.header[-1]
