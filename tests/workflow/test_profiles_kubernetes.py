@@ -32,6 +32,8 @@ pytestmark = [
     pytest.mark.skipif(absent is not None, reason=str(absent)),
 ]
 
+# For what hangs: each pod starts a snakemake of its own, a minute on a busy machine.
+PATIENCE_S = 600.0
 LEVELS = (1, 50, 100)
 BUCKET = "kveval"
 FIGURES = (
@@ -110,7 +112,7 @@ class Site:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=900,
+            timeout=2 * PATIENCE_S,
         )
         assert done.returncode == code, done.stdout[-6000:]
         return done.stdout
@@ -136,7 +138,7 @@ class Site:
         Not pods that have ended: the testbed's Job controller makes one anew for a pod that Snakemake deletes, and
         without credentials it fails.
         """
-        wait_until(lambda: not self.pods(), "the pods' end")
+        wait_until(lambda: not self.pods(), "the pods' end", PATIENCE_S)
         jobs = self.api.get(f"/apis/batch/v1/namespaces/{self.namespace}/jobs")["items"]
         secrets = self.api.get(f"/api/v1/namespaces/{self.namespace}/secrets")["items"]
         return [
@@ -230,11 +232,9 @@ def test_what_an_interruption_and_a_failing_pod_leave_is_gone_on_with(
         text=True,
     )
     # While it still plans jobs, Snakemake takes an interruption for a mistake in the rules.
-    wait_until(
-        lambda: len(site.pods()) == len(peaks), "a pod of each cell", timeout_s=300
-    )
+    wait_until(lambda: len(site.pods()) == len(peaks), "a pod of each cell", PATIENCE_S)
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=300)
+    output, _ = process.communicate(timeout=PATIENCE_S)
     assert process.returncode != 0
     assert "Terminating processes on user request" in output
     assert site.left() == []
