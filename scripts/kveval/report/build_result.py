@@ -72,7 +72,6 @@ from kveval.report.result.model import (
 from kveval.report.result.reuse import leak_results, reuse_results
 from kveval.report.result.runs import run_results
 from kveval.report.result.value import cost_results, goodput_levels
-from kveval.report.tables.configuration import method_hash_of
 from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
 from kveval.report.tables.pairs import listed_pairs
 from kveval.store.run_file import Run
@@ -129,7 +128,7 @@ def _without_answer(
         software={tool: [*seen] for tool, seen in versions},
         workloads=[dict(workload) for workload in distinct_workloads(measured.runs)],
         level_unit=measured.level_unit.axis,
-        method_hash=method_hash_of(measured),
+        method_hash=_method_hash(measured.all_comparisons),
         common_levels={
             model: measured.common_level(model) for model in plan.models_by_size
         },
@@ -183,6 +182,13 @@ def _origin(plan: ReportPlan, runs: Sequence[Run]) -> ReportedOrigin:
         machines=machine_descriptions(runs),
         measurements=list(dict.fromkeys(run.measurement for run in runs)),
     )
+
+
+def _method_hash(comparisons: pd.DataFrame) -> str | None:
+    """The hash of everything that may change a verdict on the same data; None if nothing was compared."""
+    if "method_hash" not in comparisons or comparisons.empty:
+        return None
+    return str(comparisons["method_hash"].iloc[0])
 
 
 def comparison_results(

@@ -26,7 +26,6 @@ from kveval.report.data.run_facts import defect_sentences, footer, working_set
 from kveval.report.markdown import markdown_table, render
 from kveval.report.parts.blocks import tables_by_model
 from kveval.report.report import ReportError, report_tree, write_report
-from kveval.report.result.checks import check_findings
 from kveval.report.tables.caches import budget_table
 from kveval.report.tables.system import check_tables
 from kveval.store.run_file import Repeat
@@ -163,7 +162,7 @@ def test_failed_checks_are_listed_one_by_one() -> None:
     found = outcome_columns([Outcome("steadiness", "fail", message), noted])
     levels.loc[at, list(found)] = list(found.values())
     facts = measured(levels)
-    failed, others = check_tables(facts, check_findings(facts))
+    failed, others = check_tables(result_of(plan(), facts))
     assert plain_table(failed).rows == [
         ["Qwen3-0.6B", "idle 10K", "2", "8", "`steadiness`", message]
     ]

@@ -326,7 +326,9 @@ def test_averages_over_models_name_the_models(measured: Measured) -> None:
     ]
 
 
-def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> None:
+def test_checks_of_the_campaign_as_a_whole_are_listed(
+    measured: Measured, result: CampaignResult
+) -> None:
     checks = pd.DataFrame(
         [
             {
@@ -354,7 +356,8 @@ def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> Non
         ]
     )
     facts = dataclasses.replace(measured, checks=checks)
-    failed, noted = check_tables(facts, check_findings(facts))
+    findings = check_findings(facts)
+    failed, noted = check_tables(result.model_copy(update={"checks": findings}))
     assert list(failed.rows) == [["", "", "", "", "`rows_once`", "twice"]]
     _, _, count, example = row(noted, "`edge`")
     assert count.startswith("1, ")
@@ -362,7 +365,7 @@ def test_checks_of_the_campaign_as_a_whole_are_listed(measured: Measured) -> Non
 
 
 def test_what_was_found_at_several_levels_of_a_run_is_said_once(
-    measured: Measured,
+    measured: Measured, result: CampaignResult
 ) -> None:
     levels = measured.levels.copy()
     at = (
@@ -374,7 +377,8 @@ def test_what_was_found_at_several_levels_of_a_run_is_said_once(
     failed = outcome_columns([Outcome("no_reuse", "fail", message)])
     levels.loc[at, list(failed)] = list(failed.values())
     facts = dataclasses.replace(measured, levels=levels)
-    failed, _ = check_tables(facts, check_findings(facts))
+    findings = check_findings(facts)
+    failed, _ = check_tables(result.model_copy(update={"checks": findings}))
     said = ", ".join(map(str, LEVELS))
     assert list(plain_table(failed).rows) == [
         ["Qwen3-8B", "llm-d-redis", "2", said, "`no_reuse`", message]

@@ -29,6 +29,7 @@ from kveval.report.tables.caches import (
     ceilings_table,
     tiers_table,
 )
+from kveval.report.tables.configuration import campaign_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
 from kveval.report.tables.one_request import (
     one_request_sentences,
@@ -49,6 +50,7 @@ from kveval.report.tables.reuse import (
     predicted_table,
     reuse_table,
 )
+from kveval.report.tables.system import check_tables, provenance_table, time_table
 from kveval.report.tables.value import cost_table, goodput_table
 from kveval.report.tables.waterfall import leak_sentences, waterfall_table
 from kveval.store.run_file import Change, Run
@@ -70,9 +72,11 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
     across += [waterfall_table(result), cost_table(result)]
     across += [one_request_table(result), reuse_table(result)]
     across += [budget_table(result), activity_table(result)]
+    across += [provenance_table(result), check_tables(result)[0]]
     for table in across:
         yield from (part for _, part in tables_by_model(table))
-    yield blocks_table(result)
+    yield from (blocks_table(result), campaign_table(result))
+    yield from (time_table(result), check_tables(result)[1])
     if len(result.common_levels) > 1:
         yield strategy_table(result)
 
@@ -124,6 +128,9 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     assert bool(blocks_table(result).rows) == (name != "mechanism")
     assert pair_table(result).rows
     assert guidance_table(result).rows and guidance_numbers(result).rows
+    assert len(provenance_table(result).rows) == len(result.runs) > 0
+    assert time_table(result).rows
+    assert check_tables(result)[0].rows or name != "failing"
     assert bool(waterfall_table(result).rows) == (name == "mechanism")
     assert bool(reuse_table(result).rows) == (name == "mechanism")
     printed = [markdown_table(part) for table in tables for part in split_wide(table)]
@@ -132,6 +139,20 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     printed += map(plain_text, sentences)
     assert len(printed) >= len(tables) > 3
     assert [text for text in printed if text not in report] == []
+
+
+def test_an_older_report_has_no_table_of_runs() -> None:
+    result = result_of(*campaign_of("contrasts"))
+    older = result.model_copy(update={"runs": []})
+    assert time_table(result).rows and provenance_table(result).rows
+    assert not time_table(older).rows and not provenance_table(older).rows
+    facts = [dict(campaign_table(each).rows) for each in (result, older)]
+    between = "measured between (UTC)"
+    assert facts[1] == {
+        name: "n/a" if name == between else value
+        for name, value in facts[0].items()
+        if name != "GPUs of a server"
+    }
 
 
 def test_an_older_report_has_no_table_of_stages() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from kveval.report.data.campaign import Measured, ReportPlan
@@ -14,7 +14,7 @@ from kveval.report.parts.blocks import (
     split_wide,
 )
 from kveval.report.parts.words import FILES, WORDS
-from kveval.report.result.model import CampaignResult, CheckFinding
+from kveval.report.result.model import CampaignResult
 from kveval.report.sections import Block, Code, Paragraph, Section
 from kveval.report.tables.caches import (
     activity_table,
@@ -56,7 +56,7 @@ def appendices(
     plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
 ) -> Iterator[Section]:
     """Yield the appendices in their order."""
-    yield _configuration(plan, measured)
+    yield _configuration(plan, measured, result)
     yield _comparisons(plan, measured, result)
     # These take figures; the results take those that are left.
     caches, system = (
@@ -64,7 +64,7 @@ def appendices(
         _system(plan, measured, pictures),
     )
     yield _results(result, pictures)
-    yield from (caches, system, _checks(measured, result.checks))
+    yield from (caches, system, _checks(result))
     gaps = gap_table(result.not_assessed)
     summary = (
         "What has no verdict, why, and what would settle it."
@@ -80,15 +80,17 @@ def appendices(
     ]
     reading += [
         Section("Files", [*split_wide(FILES)]),
-        *section_unless_empty("Where the time went", split_wide(time_table(measured))),
+        *section_unless_empty("Where the time went", split_wide(time_table(result))),
     ]
-    reading.append(Section("The runs", [*split_by_model(provenance_table(measured))]))
+    reading.append(Section("The runs", [*split_by_model(provenance_table(result))]))
     yield Section("How to read this report", reading, appendix="reading")
 
 
-def _configuration(plan: ReportPlan, measured: Measured) -> Section:
+def _configuration(
+    plan: ReportPlan, measured: Measured, result: CampaignResult
+) -> Section:
     tables = [
-        campaign_table(plan, measured),
+        campaign_table(result),
         hardware_table(measured),
         software_table(measured),
     ]
@@ -275,8 +277,8 @@ def _system(plan: ReportPlan, measured: Measured, pictures: Pictures) -> Section
     )
 
 
-def _checks(measured: Measured, checks: Sequence[CheckFinding]) -> Section:
-    failed, noted = check_tables(measured, checks)
+def _checks(result: CampaignResult) -> Section:
+    failed, noted = check_tables(result)
     text = "A level of a run that failed a check enters no verdict; the other runs of its cell do."
     blocks: list[Block] = [
         Paragraph(text if failed.rows else "No level failed a check."),

@@ -707,6 +707,12 @@ class CampaignResult(ResultPart):
         """Return the cells of a model, in the order of every table and figure."""
         return [cell for cell in self.cells if cell.model == model]
 
+    @property
+    def levels_of_runs(self) -> int:
+        """The number of levels that were measured, each counted in every run that has it."""
+        levels = (level for cell in self.cells for level in cell.levels)
+        return sum(len(level.throughput_by_run_tok_s) for level in levels)
+
     def with_baselines(self, metric: str) -> dict[Cell, ReportedComparison]:
         """Return the comparison of each arm with its baseline in a metric, in the order of every table and figure."""
         return self._of_arms(self.comparisons, metric)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kveval.analysis.levels.pilot import Pilot
-from kveval.campaign.types import on_cpu
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.metric_titles import METRIC_TITLES
@@ -17,7 +16,8 @@ from kveval.report.data.run_facts import (
     machines,
     versions_by_title,
 )
-from kveval.report.result.model import ReportedOrigin
+from kveval.report.result.model import CampaignResult, ReportedOrigin, ReportedRun
+from kveval.report.tables.results import runs_requested
 from kveval.store.run_file import Run
 
 _WORKLOAD = {
@@ -41,25 +41,26 @@ _WORKLOAD = {
 }
 
 
-def campaign_table(plan: ReportPlan, measured: Measured) -> Table:
+def campaign_table(result: CampaignResult) -> Table:
     """Return the cells and runs that the campaign asks for, and how many of them were measured."""
-    present = sum(bool(measured.runs_of(cell)) for cell in plan.cells)
-    runs = sum(len(measured.runs_of(cell)) for cell in plan.cells)
-    requested = [plan.runs_of(cell) for cell in plan.cells]
-    started = sorted(run.started[:16].replace("T", " ") for run in measured.runs)
+    cells, campaign = result.cells, result.campaign
+    present = sum(bool(cell.runs) for cell in cells)
+    runs = sum(len(cell.runs) for cell in cells)
+    requested = [runs_requested(result, cell) for cell in cells]
+    started = sorted(run.started[:16].replace("T", " ") for run in result.runs)
     facts = {
-        "campaign": f"`{plan.name}`",
-        "cells measured": f"{present} of {len(plan.cells)}",
+        "campaign": f"`{campaign.name}`",
+        "cells measured": f"{present} of {len(cells)}",
         "runs measured": f"{runs} of {sum(requested)} ({_range(requested)} of each cell)",
-        "models": ", ".join(plan.models_by_size),
-        **_server_gpus(measured),
+        "models": ", ".join(result.common_levels),
+        **_server_gpus(result.runs),
         "measured between (UTC)": f"{started[0]} and {started[-1]}"
         if started
         else numerals.MISSING,
-        "margin that does not matter": f"{100 * plan.margin:g} %",
-        "primary quantity": METRIC_TITLES[plan.primary],
-        "error rate": f"{plan.alpha:g} for all verdicts on it together; for others, per model and quantity",
-        "comparison method (hash)": f"`{method_hash_of(measured) or numerals.MISSING}`",
+        "margin that does not matter": f"{100 * campaign.margin:g} %",
+        "primary quantity": METRIC_TITLES[campaign.primary],
+        "error rate": f"{campaign.alpha:g} for all verdicts on it together; for others, per model and quantity",
+        "comparison method (hash)": f"`{result.method_hash or numerals.MISSING}`",
     }
     return Table(["", ""], [[name, value] for name, value in facts.items()])
 
@@ -105,17 +106,12 @@ def _as_code(names: Sequence[str], separator: str) -> str:
     return separator.join(f"`{name}`" for name in names)
 
 
-def _server_gpus(measured: Measured) -> dict[str, str]:
+def _server_gpus(runs: Sequence[ReportedRun]) -> dict[str, str]:
     """Return the GPUs of one server as a row: a number, or each with its models; no row where the device is the CPU."""
     models_by_gpus: dict[int, dict[str, None]] = {}
-    for run in measured.runs:
-        specification = run.specification
-        if not on_cpu(
-            str(specification.get("build", ""))
-        ) and "tensor_parallel_size" in specification.get("model", {}):
-            models_by_gpus.setdefault(
-                specification["model"]["tensor_parallel_size"], {}
-            )[run.cell.model] = None
+    for run in runs:
+        if run.gpus_of_server is not None:
+            models_by_gpus.setdefault(run.gpus_of_server, {})[run.model] = None
     if not models_by_gpus:
         return {}
     parts = [
@@ -127,16 +123,6 @@ def _server_gpus(measured: Measured) -> dict[str, str]:
         if len(models_by_gpus) > 1
         else str(*models_by_gpus)
     }
-
-
-def method_hash_of(measured: Measured) -> str | None:
-    """Return the hash of everything that may change a verdict on the same data; None if nothing was compared."""
-    hashes = (
-        list(measured.all_comparisons["method_hash"].unique())
-        if "method_hash" in measured.all_comparisons
-        else []
-    )
-    return str(hashes[0]) if hashes else None
 
 
 def _range(counts: Sequence[int]) -> str:

@@ -82,11 +82,12 @@ def arms_table(result: CampaignResult, model: str) -> Table:
 
 def _runs_text(result: CampaignResult, cell: ReportedCell) -> str:
     """The number of a cell's runs, with that of those requested where it is another."""
-    runs, requested = len(cell.runs), _requested(result, cell)
+    runs, requested = len(cell.runs), runs_requested(result, cell)
     return f"{runs}" if runs == requested else f"{runs} of {requested}"
 
 
-def _requested(result: CampaignResult, cell: ReportedCell) -> int:
+def runs_requested(result: CampaignResult, cell: ReportedCell) -> int:
+    """Return the number of runs that the campaign asks for in a cell."""
     return cell.runs_requested or result.campaign.runs
 
 
@@ -190,7 +191,7 @@ def peak_table(result: CampaignResult, model: str) -> Table:
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
     for cell in result.cells_of(model):
-        requested, peak = _requested(result, cell), cell.peak
+        requested, peak = runs_requested(result, cell), cell.peak
         if peak is None:
             blank = [""] * (len(header) - 3)
             rows.append(

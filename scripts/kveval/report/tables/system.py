@@ -18,8 +18,8 @@ from kveval.report.data.campaign import (
     Table,
 )
 from kveval.report.data.comparisons import effect_text
-from kveval.report.result.model import CheckFinding
-from kveval.report.tables.results import whole_number
+from kveval.report.result.model import CampaignResult, CheckFinding
+from kveval.report.tables.results import level_unit_of, whole_number
 
 
 def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:
@@ -136,19 +136,18 @@ def average_table(measured: Measured) -> Table:
     return Table(header, rows, frozenset({2}))
 
 
-def check_tables(
-    measured: Measured, checks: Sequence[CheckFinding]
-) -> tuple[Table, Table]:
+def check_tables(result: CampaignResult) -> tuple[Table, Table]:
     """Return failed checks, a row per check and cell; and warnings and notes with their counts.
 
     Checks of the campaign's tables have no level. Every single outcome is in checks.csv.
     """
-    failed = [check for check in checks if check.severity == "fail"]
+    failed = [check for check in result.checks if check.severity == "fail"]
     # Those of levels first.
     rows = [_failed_row(check) for check in failed if check.levels]
     rows += [_failed_row(check) for check in failed if not check.levels]
-    header = ["model", "arm", "runs", measured.level_unit.heading, "check", "finding"]
-    return Table(header, rows, frozenset({2, 3})), _remark_table(measured, checks)
+    level = level_unit_of(result).heading
+    header = ["model", "arm", "runs", level, "check", "finding"]
+    return Table(header, rows, frozenset({2, 3})), _remark_table(result)
 
 
 def _failed_row(check: CheckFinding) -> list[str]:
@@ -172,12 +171,12 @@ def _finding(check: CheckFinding) -> str:
     return f"{_named(check.cell.cell)}: {check.message}"
 
 
-def _remark_table(measured: Measured, checks: Sequence[CheckFinding]) -> Table:
+def _remark_table(result: CampaignResult) -> Table:
     """Return warnings and notes with their number, and the first message of each."""
     weights = {"warn": "warning", "note": "note"}
-    of_levels = f" of {len(measured.levels)}"
+    of_levels = f" of {result.levels_of_runs}"
     remarks: dict[tuple[str, str, str], list[CheckFinding]] = {}
-    for check in checks:
+    for check in result.checks:
         counted_of = of_levels if check.levels else ", of the tables"
         if check.severity in weights:
             key = (check.severity, check.check, counted_of)
@@ -195,9 +194,9 @@ def _named(cell: Cell) -> str:
     return f"{cell.model}, {arm_link(cell)}"
 
 
-def time_table(measured: Measured) -> Table:
+def time_table(result: CampaignResult) -> Table:
     """Return the time of each phase of measuring, over all runs."""
-    phases = pd.DataFrame([run.phases for run in measured.runs])
+    phases = pd.DataFrame([run.phases for run in result.runs])
     total = phases.sum().sum()
     rows = [
         [
@@ -218,21 +217,16 @@ def time_table(measured: Measured) -> Table:
     )
 
 
-def provenance_table(measured: Measured) -> Table:
+def provenance_table(result: CampaignResult) -> Table:
     """Return the measurements that the report rests on."""
     rows = [
         [
-            *(
-                run.cell.model,
-                arm_link(run.cell),
-                f"{run.run}",
-                f"`{run.measurement}`",
-            ),
+            *(run.model, arm_link(run), f"{run.run}", f"`{run.measurement}`"),
             run.started[:19].replace("T", " "),
-            str(run.hardware.get("fingerprint", numerals.MISSING)),
-            ", ".join(run.hardware.get("nodes", ())),
+            numerals.MISSING if run.hardware is None else run.hardware,
+            ", ".join(run.nodes),
         ]
-        for run in sorted(measured.runs, key=lambda run: run.started)
+        for run in sorted(result.runs, key=lambda run: run.started)
     ]
     header = ["model", "arm", "run", "measurement", "started (UTC)", "hardware", "node"]
     return Table(header, rows, frozenset({2})).without_blank_columns()
