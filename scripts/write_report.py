@@ -8,6 +8,7 @@ from kveval.analysis.tables import read_table
 from kveval.campaign.cell import Cell
 from kveval.host.shipped import library_commit
 from kveval.report.data.reading import read_measured, read_metrics, read_report_plan
+from kveval.report.data.run_facts import run_places
 from kveval.report.figures.names import drawn_figures
 from kveval.report.files import COMMAND_VARIABLE, PAGE, REPEAT_VARIABLE
 from kveval.report.html.page import write_page
@@ -36,5 +37,6 @@ if __name__ == "__main__":
     settings["repeat_command"] = os.environ.get(REPEAT_VARIABLE, "")
     settings["workflow_commit"] = library_commit()
     plan = read_report_plan(settings, read_metrics(Path(params.metrics)))
-    root = write_report(plan, measured, figures, output, lacking)
-    write_page(plan, measured, root, figures, output.with_name(PAGE))
+    root, result = write_report(plan, measured, figures, output, lacking)
+    places = run_places(measured.runs)
+    write_page(root, result, places, figures, output.with_name(PAGE))

@@ -74,8 +74,8 @@ def write_report(
     figures: Sequence[Path],
     output: Path,
     empty: Mapping[str, str] | None = None,
-) -> Section:
-    """Write REPORT.md, its appendices, and report.json beside it; return the tree that they are made from.
+) -> tuple[Section, CampaignResult]:
+    """Write REPORT.md, its appendices, and report.json beside it; return the tree of the texts, and the result in it.
 
     `figures` are linked by their path relative to the report. `empty`: name -> reason, of figures with nothing to show;
     they are listed but not shown. Raises ReportError as `report_tree` does.
@@ -93,4 +93,4 @@ def write_report(
     (output.parent / FOLDER).mkdir(parents=True, exist_ok=True)
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
-    return root
+    return root, result

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.report_text import result_of
 from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 
 from kveval.campaign.cell import Cell
@@ -66,7 +67,9 @@ def test_each_link_leads_to_the_model_that_its_text_is_about(name: str) -> None:
     assert {cell.arm for cell in plan.cells_of(first)} & {
         cell.arm for cell in plan.cells_of(second)
     }
-    page = Section("", [tree(name), runs_section(plan, measured, Path())])
+    page = Section(
+        "", [tree(name), runs_section(result_of(plan, measured), {}, Path())]
+    )
     models = {anchor_of(model): model for model in (first, second)}
     links = [*links_in(page, models, "")]
     assert len(links) > 300
@@ -120,7 +123,8 @@ def test_a_cell_without_runs_has_a_section_that_says_why() -> None:
     missing = [cell for cell in plan.cells if not measured.runs_of(cell)]
     assert missing
     sections = {
-        part.title: part for part in runs_section(plan, measured, Path()).tree()
+        part.title: part
+        for part in runs_section(result_of(plan, measured), {}, Path()).tree()
     }
     for cell in missing:
         why = f"No runs: {measured.why_missing(cell)}."

@@ -193,7 +193,8 @@ def contrast(measured: Measured) -> pd.DataFrame:
 
 def test_the_page_names_the_runs_that_were_left_out(tmp_path: Path) -> None:
     measured = campaign({"native-offload": (4, 5)})
-    (of_model,) = runs_section(small.plan(), measured, tmp_path).sections
+    result = result_of(small.plan(), measured)
+    (of_model,) = runs_section(result, {}, tmp_path).sections
     section = next(part for part in of_model.sections if "native-offload" in part.title)
     (table,) = [block for block in section.blocks if isinstance(block, Table)]
     own = next(row for row in table.rows if row[0].startswith("Throughput"))[

@@ -239,7 +239,7 @@ def judge(
     folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path]
 ) -> list[Outcome]:
     empty = {"pcp_lmcache": "nothing was recorded"}
-    root = report.write_report(plan, measured, figures, folder / "REPORT.md", empty)
+    root, _ = report.write_report(plan, measured, figures, folder / "REPORT.md", empty)
     return judge_report(plan, measured, root, whole_report(folder), folder)
 
 

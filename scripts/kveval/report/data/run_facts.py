@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kveval.campaign.cell import Cell, blocks_label
@@ -46,6 +47,11 @@ def footer(runs: Sequence[Run], name: str) -> str:
         else f"{runs[0].engine} engine"
     )
     return f"{where}, {kind} · {'; '.join(machine_descriptions(runs))} · {software} · campaign {name}"
+
+
+def run_places(runs: Sequence[Run]) -> dict[tuple[Cell, int], Path]:
+    """Return cell and run -> the run's folder in the store, of the runs that have one on this machine."""
+    return {(run.cell, run.run): Path(run.place) for run in runs if run.place}
 
 
 def machines(runs: Sequence[Run]) -> dict[str, Mapping[str, Any]]:

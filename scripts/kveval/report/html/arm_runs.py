@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import pandas as pd
-
-from kveval.analysis.cells import THROUGHPUT, parse_runs
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
-from kveval.report.data.arm_links import anchor_of, runs_title
-from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.comparisons import baseline_link, effect_text, verdict_cell
+from kveval.report.data.arm_links import anchor_of, arm_link, runs_title
+from kveval.report.data.campaign import Table
+from kveval.report.data.comparisons import effect_text, verdict_cell
 from kveval.report.data.metric_titles import METRIC_TITLES
+from kveval.report.result.model import (
+    CampaignResult,
+    ReportedCell,
+    ReportedComparison,
+    or_nan,
+)
 from kveval.report.sections import Bullets, Paragraph, Section
-from kveval.report.tables.results import whole_number
+from kveval.report.tables.results import level_unit_of, whole_number
 
 TITLE = "The runs behind each arm"
 _SAID = (
@@ -28,16 +31,36 @@ _SAID = (
 )
 
 
-def runs_section(plan: ReportPlan, measured: Measured, folder: Path) -> Section:
+def runs_section(
+    result: CampaignResult, places: Mapping[tuple[Cell, int], Path], folder: Path
+) -> Section:
     """Return the runs by model and arm, each arm in a section whose title is `runs_title`.
 
-    `folder`: the folder of the page, to which links to the runs' folders are relative.
+    `places`: cell and run -> the run's folder, of those that are on this machine; `folder`: that of the page, to which
+    the links are relative.
     """
+    addresses = {
+        run: Path(os.path.relpath(place, folder)).as_posix()
+        for run, place in places.items()
+    }
+    runs, compared = _Runs(result, addresses), _comparisons_by_cell(result)
     models = []
-    for model in plan.models_by_size:
-        arms = [_arm(measured, cell, folder) for cell in plan.cells_of(model)]
+    for model in result.common_levels:
+        arms = [
+            _arm(runs, cell, compared.get(cell.cell, ()))
+            for cell in result.cells_of(model)
+        ]
         models.append(Section(f"Runs on {model}", arms, folded=True))
     return Section(TITLE, [Paragraph(_SAID), *models])
+
+
+def _comparisons_by_cell(
+    result: CampaignResult,
+) -> dict[Cell, list[ReportedComparison]]:
+    by_cell: dict[Cell, list[ReportedComparison]] = {}
+    for comparison in result.comparisons:
+        by_cell.setdefault(comparison.cell, []).append(comparison)
+    return by_cell
 
 
 def lead_answer_to_runs(root: Section) -> Section:
@@ -55,22 +78,42 @@ def lead_answer_to_runs(root: Section) -> Section:
     return replace(root, blocks=blocks)
 
 
-def _arm(measured: Measured, cell: Cell, folder: Path) -> Section:
+@dataclass(frozen=True)
+class _Runs:
+    """The runs of a campaign; `addresses`: cell and run -> what a link to the run's folder has, of those that have one."""
+
+    result: CampaignResult
+    addresses: Mapping[tuple[Cell, int], str]
+
+    def values(
+        self, cell: Cell, level: int | None, metric: str, kept: Sequence[int] = ()
+    ) -> str:
+        """The values of a cell's runs, each with a link to its run; those that a comparison which kept some left out are
+        named.
+        """
+        at = self.result.by_cell[cell].at(level)
+        known = at.by_run_of(metric) if at else {}
+        links = []
+        for run in self.result.runs_by_cell.get(cell, ()):
+            value = known.get(run.run)
+            shown = (
+                f"run {run.run}" if value is None else numerals.significant(value, 3)
+            )
+            address = self.addresses.get((cell, run.run))
+            linked = f"[{shown}](<{address}/>)" if address else shown
+            left_out = " (left out)" if kept and run.run not in kept else ""
+            links.append(f"{linked}{left_out}")
+        return ", ".join(links)
+
+
+def _arm(
+    runs: _Runs, cell: ReportedCell, compared: Sequence[ReportedComparison]
+) -> Section:
     """The runs of one cell: a row per comparison, or per metric if it is not compared; why it has none if it has none."""
-    if not measured.runs_of(cell):
-        missing = Paragraph(f"No runs: {measured.why_missing(cell)}.")
+    if not cell.runs:
+        missing = Paragraph(f"No runs: {cell.missing}.")
         return Section(runs_title(cell), [missing])
-    level, compared = measured.common_level(cell.model), measured.comparisons_of(cell)
-    alone = [
-        {"metric": metric, "level": level}
-        for metric in METRIC_TITLES
-        if metric in measured.levels
-    ]
-    alone = alone if level is not None else []
-    rows = [
-        _row(measured, cell, row, folder)
-        for row in compared.to_dict("records") or alone
-    ]
+    rows = [_compared(runs, comparison) for comparison in compared]
     header = [
         "quantity",
         "verdict",
@@ -78,69 +121,46 @@ def _arm(measured: Measured, cell: Cell, folder: Path) -> Section:
         "its runs",
         "against",
         "runs of that",
-        measured.level_unit.heading,
+        level_unit_of(runs.result).heading,
     ]
-    return Section(
-        runs_title(cell),
-        [Table(header, rows, frozenset({2, 6})).without_blank_columns()],
-    )
+    table = Table(header, rows or _alone(runs, cell), frozenset({2, 6}))
+    return Section(runs_title(cell), [table.without_blank_columns()])
 
 
-def _row(
-    measured: Measured, cell: Cell, row: Mapping[Any, Any], folder: Path
-) -> list[str]:
-    """One row of `_arm`; columns of the comparison are blank without one."""
-    metric = str(row["metric"])
-    unit = {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
-    title = f"{METRIC_TITLES.get(metric, metric)}, {unit}"
-    arm_values, at = (
-        _values(measured, cell, row, "runs_kept", folder),
-        whole_number(row["level"]),
-    )
-    if "verdict" not in row:
-        return [title, "", "", arm_values, "", "", at]
-    against = Cell.from_path(row["baseline"]) if row["baseline"] else None
-    baseline_values = (
-        _values(measured, against, row, "baseline_runs_kept", folder) if against else ""
-    )
+def _compared(runs: _Runs, comparison: ReportedComparison) -> list[str]:
+    """The row of a comparison."""
+    metric, level, row = comparison.metric, comparison.level, comparison.row
+    against, of_against = "", ""
+    if comparison.against:
+        against, other = arm_link(comparison.against), comparison.against.cell
+        of_against = runs.values(other, level, metric, comparison.baseline_runs_kept)
     return [
-        title,
+        _quantity(metric),
         verdict_cell(row),
         effect_text(row),
-        arm_values,
-        baseline_link(row),
-        baseline_values,
-        at,
+        runs.values(comparison.cell, level, metric, comparison.runs_kept),
+        against,
+        of_against,
+        whole_number(or_nan(level)),
     ]
 
 
-def _values(
-    measured: Measured,
-    cell: Cell,
-    row: Mapping[Any, Any],
-    kept_column: str,
-    folder: Path,
-) -> str:
-    """The values of a cell's runs, each with a link to its run; those that the comparison `row` left out are named."""
-    metric, at, kept = (
-        str(row["metric"]),
-        measured.levels_of(cell, row["level"]),
-        parse_runs(row.get(kept_column)),
-    )
-    known = dict(zip(at["run"], at[metric], strict=True)) if metric in at else {}
-    links = []
-    for run in measured.runs_of(cell):
-        value = known.get(run.run)
-        shown = (
-            f"run {run.run}"
-            if value is None or pd.isna(value)
-            else numerals.significant(float(value), 3)
-        )
-        target = (
-            Path(os.path.relpath(run.place, folder)).as_posix() if run.place else ""
-        )
-        left_out = " (left out)" if kept and run.run not in kept else ""
-        links.append(
-            f"[{shown}](<{target}/>){left_out}" if target else f"{shown}{left_out}"
-        )
-    return ", ".join(links)
+def _alone(runs: _Runs, cell: ReportedCell) -> list[list[str]]:
+    """The rows of a cell without comparisons; what a comparison would have is blank."""
+    result = runs.result
+    level = result.common_levels[cell.model]
+    if level is None:
+        return []
+    return [
+        [
+            *(_quantity(metric), "", ""),
+            *(runs.values(cell.cell, level, metric), "", "", f"{level}"),
+        ]
+        for metric in METRIC_TITLES
+        if metric != GOODPUT or result.goodput_levels
+    ]
+
+
+def _quantity(metric: str) -> str:
+    unit = {THROUGHPUT: "output tok/s", GOODPUT: "a second"}.get(metric, "ms")
+    return f"{METRIC_TITLES.get(metric, metric)}, {unit}"

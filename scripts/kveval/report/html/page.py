@@ -15,10 +15,11 @@ import jinja2
 from markupsafe import Markup
 from PIL import Image
 
-from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.campaign.cell import Cell
 from kveval.report.figures.names import narrow_file
 from kveval.report.html.arm_runs import lead_answer_to_runs, runs_section
 from kveval.report.html.cells import cell_attributes, inline
+from kveval.report.result.model import CampaignResult
 from kveval.report.sections import Picture, Section
 
 _HERE = Path(__file__).parent
@@ -36,18 +37,19 @@ _SCRIPTS = ("vendor/sortable.js", "vendor/sortable.a11y.js", "page.js")
 
 
 def write_page(
-    plan: ReportPlan,
-    measured: Measured,
     root: Section,
+    result: CampaignResult,
+    places: Mapping[tuple[Cell, int], Path],
     figures: Iterable[Path],
     output: Path,
 ) -> None:
     """Write report.html.
 
-    `root`: the report's tree; `figures`: one file of each figure in it. Raises FileNotFoundError for a missing figure.
+    `root`: the report's tree, `result`: what it shows; `places`: cell and run -> the run's folder, of those that are on
+    this machine; `figures`: one file of each figure in the tree. Raises FileNotFoundError for a missing figure.
     """
     files = {path.stem: path for path in figures}
-    runs = runs_section(plan, measured, output.parent)
+    runs = runs_section(result, places, output.parent)
     page = lead_answer_to_runs(replace(root, blocks=[*root.blocks, runs]))
     pictures = [
         block

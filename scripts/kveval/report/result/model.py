@@ -224,12 +224,20 @@ class LevelResult(ResultPart):
 
     def values(self, metric: str, runs: Collection[int] | None = None) -> list[float]:
         """Return the known values of a quantity, a run each; of these runs alone if given."""
-        by_run = self.by_run | {THROUGHPUT: self.throughput_by_run_tok_s}
         return [
             value
-            for run, value in by_run.get(metric, {}).items()
-            if value is not None and (runs is None or int(run) in runs)
+            for run, value in self.by_run_of(metric).items()
+            if runs is None or run in runs
         ]
+
+    def by_run_of(self, metric: str) -> dict[int, float]:
+        """Return run -> its value of a quantity, of the runs that have one."""
+        by_run = self.by_run | {THROUGHPUT: self.throughput_by_run_tok_s}
+        return {
+            int(run): value
+            for run, value in by_run.get(metric, {}).items()
+            if value is not None
+        }
 
 
 class ReportedMean(ResultPart):
@@ -286,8 +294,12 @@ class ReportedCell(ReportedCellName):
         self, level: int | None, metric: str, runs: Collection[int] | None = None
     ) -> list[float]:
         """Return the known values of a quantity at a level, a run each; of these runs alone if given."""
-        at = next((each for each in self.levels if each.level == level), None)
+        at = self.at(level)
         return at.values(metric, runs) if at else []
+
+    def at(self, level: int | None) -> LevelResult | None:
+        """Return what was measured at a level; None if nothing was."""
+        return next((each for each in self.levels if each.level == level), None)
 
 
 class ReportedRun(ReportedCellName):
@@ -702,6 +714,14 @@ class CampaignResult(ResultPart):
     def by_cell(self) -> dict[Cell, ReportedCell]:
         """The cells that were asked for, in the order of every table and figure."""
         return {cell.cell: cell for cell in self.cells}
+
+    @cached_property
+    def runs_by_cell(self) -> dict[Cell, list[ReportedRun]]:
+        """The runs of each cell that has some, by their numbers."""
+        runs: dict[Cell, list[ReportedRun]] = {}
+        for run in sorted(self.runs, key=lambda run: run.run):
+            runs.setdefault(run.cell, []).append(run)
+        return runs
 
     def cells_of(self, model: str) -> list[ReportedCell]:
         """Return the cells of a model, in the order of every table and figure."""

@@ -5,6 +5,7 @@ import jinja2
 import pytest
 from PIL import Image
 from tests.support.html_checks import PageReader
+from tests.support.report_text import result_of
 from tests.unit.report.test_report_claims import CAMPAIGNS, tree
 
 from kveval.report.data import numbers as numerals
@@ -152,7 +153,8 @@ def test_a_campaign_is_on_one_page_with_a_link_from_every_sentence_of_its_answer
     ]
     for figure in figures:
         Image.new("RGB", (3, 2)).save(figure)
-    write_page(plan, measured, tree(campaign), figures, tmp_path / "report.html")
+    result = result_of(plan, measured)
+    write_page(tree(campaign), result, {}, figures, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     read = PageReader(text)
     assert read.problems == []
