@@ -26,7 +26,7 @@ from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.vocabulary import NO_RELEVANT_DIFFERENCE
 from kveval.report.parts import body
-from kveval.report.parts.body import missing_runs
+from kveval.report.parts.limitations import missing_sentences
 from kveval.report.sections import Picture, Section
 from kveval.report.tables.caches import tier_text
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
@@ -81,7 +81,7 @@ def document_of(
                 plan.title,
                 *_sentences(
                     plan.description,
-                    *map(plain_text, missing_runs(plan, measured)),
+                    *map(plain_text, missing_sentences(result)),
                     *measured.failures.values(),
                     validity_sentence(result),
                 ),

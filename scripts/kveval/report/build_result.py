@@ -50,7 +50,9 @@ from kveval.report.result.caches import (
 from kveval.report.result.ceilings import ceiling_results
 from kveval.report.result.check_counts import checks_made
 from kveval.report.result.checks import check_findings
+from kveval.report.result.defects import known_defects
 from kveval.report.result.levels import level_results
+from kveval.report.result.missing import missing_runs
 from kveval.report.result.model import (
     Average,
     CampaignResult,
@@ -68,9 +70,11 @@ from kveval.report.result.model import (
     ReportedOrigin,
     ReportedTimes,
     TierNeeded,
+    named_cells,
 )
 from kveval.report.result.reuse import leak_results, reuse_results
 from kveval.report.result.runs import run_results
+from kveval.report.result.same_configurations import same_configurations
 from kveval.report.result.value import cost_results, goodput_levels
 from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
 from kveval.report.tables.pairs import listed_pairs
@@ -167,6 +171,10 @@ def _without_answer(
         required_counters=[*counter_results(plan, measured)],
         reuse=reuse,
         leaks=leak_results(measured, reuse),
+        missing_runs=[*missing_runs(plan, measured)],
+        peaks_at_edge=named_cells(measured.peaks_at_edge),
+        known_defects=[*known_defects(measured.runs)],
+        same_configurations=same_configurations(measured.runs),
     )
 
 
@@ -276,6 +284,7 @@ def _cell(
         tier_activity=means_by_level(rows_of(measured.activity, cell)),
         goodput_per_s=None if peak is None else peak.get(GOODPUT),
         goodput_level=None if peak is None else peak.get("goodput_level"),
+        arm_kind=plan.scenarios[cell.scenario].get("arm"),
         is_baseline=cell.scenario in plan.baselines - plan.intermediate_baselines,
         resident_gib=None if resident is None else resident.max(),
         levels=level_results(levels.to_dict("records")),

@@ -24,8 +24,8 @@ from kveval.report.data.campaign import (
 from kveval.report.data.comparisons import baseline_comparisons
 from kveval.report.result.model import (
     CampaignResult,
-    ReportedCellName,
     ReportedStep,
+    named_cells,
 )
 from kveval.report.tables.not_assessed import (
     TO_BE_ACTIVE,
@@ -66,7 +66,7 @@ def _with_command_first(steps: Sequence[ReportedStep]) -> tuple[ReportedStep, ..
 def _step(
     code: str, cells: Iterable[Cell] = (), command: str = "", **facts: Any
 ) -> ReportedStep:
-    named = [ReportedCellName.model_validate(cell.row) for cell in cells]
+    named = named_cells(cells)
     return ReportedStep(code=code, cells=named, command=command, facts=facts)
 
 
@@ -154,12 +154,8 @@ def _more_runs(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[Reporte
 
 
 def _edge(measured: Measured) -> Iterator[ReportedStep]:
-    edge = measured.peaks[
-        ~measured.peaks["bracketed"].astype(bool)
-        & (measured.peaks["levels_measured"] > 1)
-    ]
-    if len(edge):
-        yield _step("peak_at_edge", map(Cell.from_row, edge.to_dict("records")))
+    if measured.peaks_at_edge:
+        yield _step("peak_at_edge", measured.peaks_at_edge)
 
 
 def _miniature(measured: Measured) -> Iterator[ReportedStep]:

@@ -63,7 +63,7 @@ def _tree_and_result(
     result = campaign_result(plan, measured, figures, empty)
     # In this order, since each figure is placed once.
     first = [*first_screen(result, pictures)]
-    middle = [*main_sections(plan, measured, result, pictures)]
+    middle = [*main_sections(result, pictures)]
     last = appendices(plan, measured, result, pictures)
     return Section(plan.title or plan.name, [*first, *middle, *last]), result
 

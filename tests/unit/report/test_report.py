@@ -22,9 +22,10 @@ from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table
-from kveval.report.data.run_facts import defect_sentences, footer, working_set
+from kveval.report.data.run_facts import footer, working_set
 from kveval.report.markdown import markdown_table, render
 from kveval.report.parts.blocks import tables_by_model
+from kveval.report.parts.limitations import defect_sentences
 from kveval.report.report import ReportError, report_tree, write_report
 from kveval.report.tables.caches import budget_table
 from kveval.report.tables.system import check_tables
@@ -248,7 +249,7 @@ def test_runs_that_were_measured_again_are_counted_by_arm() -> None:
         for n in range(2)
     ]
     found = runs(tables()[0])
-    assert defect_sentences(found) == []
+    assert result_of(plan(), Measured(found, *tables())).known_defects == []
     native = [
         number
         for number, run in enumerate(found)
@@ -257,7 +258,7 @@ def test_runs_that_were_measured_again_are_counted_by_arm() -> None:
     found[native[0]] = msgspec.structs.replace(found[native[0]], repeats=ends)
     found[native[1]] = msgspec.structs.replace(found[native[1]], repeats=ends[:1])
     arms = [f"native-offload: 2 of {len(native)} runs, 3 times in all"]
-    (said,) = defect_sentences(found)
+    (said,) = defect_sentences(result_of(plan(), Measured(found, *tables())))
     assert all(
         words in said
         for words in (f"[vllm-1]({crash['link']})", arms[0], crash["effect"])

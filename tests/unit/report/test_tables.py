@@ -29,13 +29,14 @@ from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.comparisons import UNDECLARED, comparison_of, effect_text
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
+from kveval.report.parts.limitations import limitation_sentences
 from kveval.report.result.checks import check_findings
 from kveval.report.result.model import CampaignResult
+from kveval.report.result.same_configurations import same_configurations
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import command_lines, software_table
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
 from kveval.report.tables.not_assessed import (
-    equal_configurations,
     gap_table,
     gaps_of,
     next_step_for,
@@ -661,15 +662,27 @@ def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None
     )
 
 
-def test_cells_that_ran_the_same_are_named(measured: Measured) -> None:
-    assert equal_configurations(measured) == []
+def test_cells_that_ran_the_same_are_named(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    assert same_configurations(measured.runs) == []
     first = {run.cell: run for run in measured.runs}
     one, other = (
         first[Cell("Qwen3-8B", arm, 0)] for arm in ("no-offload", "llm-d-redis")
     )
     twin = msgspec.structs.replace(other, specification=one.specification)
-    (same,) = equal_configurations(dataclasses.replace(measured, runs=[one, twin]))
-    assert re.findall(r"[\w.-]+", plain_text(same)) == [
+    both = dataclasses.replace(measured, runs=[*measured.runs, twin])
+    result = result_of(plan, both)
+    assert [cell.cell for cell in result.same_configurations[0]] == [
+        one.cell,
+        other.cell,
+    ]
+    (same,) = (
+        plain_text(sentence)
+        for sentence in limitation_sentences(result)
+        if "the same configuration" in sentence
+    )
+    assert re.findall(r"[\w.-]+", same)[:4] == [
         "Qwen3-8B",
         "no-offload",
         "and",

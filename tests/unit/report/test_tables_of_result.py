@@ -1,8 +1,8 @@
-"""The first screen and tables of REPORT.md can be printed from report.json alone."""
+"""The body and tables of REPORT.md can be printed from report.json alone."""
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -12,13 +12,19 @@ from tests.unit.report.test_report_claims import CAMPAIGNS
 from tests.unit.report.test_tables_predicted import PREDICTED
 from tests.unit.report.test_value import campaign as value_campaign
 
+from kveval.campaign.cell import Cell
 from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.files import MAIN
 from kveval.report.markdown import markdown_table, render
 from kveval.report.next_steps import step_sentence
 from kveval.report.parts.blocks import Pictures, split_wide, tables_by_model
-from kveval.report.parts.body import first_screen
+from kveval.report.parts.body import first_screen, main_sections
+from kveval.report.parts.limitations import (
+    defect_sentences,
+    limitation_sentences,
+    missing_sentences,
+)
 from kveval.report.report import write_report
 from kveval.report.result.model import CampaignResult, read_result
 from kveval.report.sections import Section
@@ -53,7 +59,10 @@ from kveval.report.tables.reuse import (
 from kveval.report.tables.system import check_tables, provenance_table, time_table
 from kveval.report.tables.value import cost_table, goodput_table
 from kveval.report.tables.waterfall import leak_sentences, waterfall_table
-from kveval.store.run_file import Change, Run
+from kveval.store.run_file import Change, Repeat, Run
+
+# A cell of the failing campaign that lacks one of three runs.
+PARTIAL = Cell("Qwen3-8B", "native-offload", 10_000)
 
 
 def tables_of(result: CampaignResult) -> Iterator[Table]:
@@ -82,7 +91,9 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
 
 
 def campaign_of(name: str) -> tuple[ReportPlan, Measured]:
-    """A made-up campaign; of the mechanism's, loads were timed and gains predicted as well; goodput's has prices."""
+    """A made-up campaign; of the mechanism's, loads were timed and gains predicted as well; goodput's has prices; of the
+    failing one the first run was measured again, two cells ran the same, and it is known why a run is missing.
+    """
     if name == "goodput":
         return value_campaign()
     plan, measured = CAMPAIGNS[name]()
@@ -90,6 +101,11 @@ def campaign_of(name: str) -> tuple[ReportPlan, Measured]:
         predicted = PREDICTED.assign(model="Qwen3-0.6B", cpu_blocks=10_000)
         runs = [*map(with_timed_loads, measured.runs)]
         measured = dataclasses.replace(measured, predicted=predicted, runs=runs)
+    if name == "failing":
+        runs = [with_a_repeat(measured.runs[0]), *measured.runs[1:]]
+        runs[-1] = like_another_cell(runs[-1], runs)
+        failures = {**measured.failures, PARTIAL: "failed: run-3: out of memory"}
+        measured = dataclasses.replace(measured, runs=runs, failures=failures)
     return plan, measured
 
 
@@ -105,6 +121,19 @@ def with_timed_loads(run: Run) -> Run:
         for level in run.levels
     ]
     return msgspec.structs.replace(run, levels=levels)
+
+
+def with_a_repeat(run: Run) -> Run:
+    """A run that a known defect ended at the first attempt."""
+    known = ("vllm-1", "it dies", "https://example.org/1", "Slow loads are rare.")
+    return msgspec.structs.replace(run, repeats=[Repeat(*known, "failed/1", "")])
+
+
+def like_another_cell(run: Run, runs: Sequence[Run]) -> Run:
+    """A run with the configuration of another cell of its model."""
+    model = [each for each in runs if each.cell.model == run.cell.model]
+    other = next(each for each in model if each.cell != run.cell)
+    return msgspec.structs.replace(run, specification=other.specification)
 
 
 @pytest.mark.parametrize(
@@ -136,6 +165,16 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     printed = [markdown_table(part) for table in tables for part in split_wide(table)]
     sentences = [*memory_sentences(result), *leak_sentences(result)]
     sentences += [*one_request_sentences(result), waypoints(result)]
+    lists = [
+        missing_sentences(result),
+        defect_sentences(result),
+        result.same_configurations,
+    ]
+    assert [bool(items) for items in lists] == [name == "failing"] * 3
+    reasons = {each.cell: each.reason for each in result.missing_runs}
+    assert reasons.get(PARTIAL, "") == measured.failures.get(PARTIAL, "")
+    sentences += [*missing_sentences(result), *defect_sentences(result)]
+    sentences += [*limitation_sentences(result)]
     printed += map(plain_text, sentences)
     assert len(printed) >= len(tables) > 3
     assert [text for text in printed if text not in report] == []
@@ -163,7 +202,7 @@ def test_an_older_report_has_no_table_of_stages() -> None:
 
 
 @pytest.mark.parametrize("name", [*CAMPAIGNS, "goodput"])
-def test_a_reader_of_report_json_prints_the_same_first_screen(
+def test_a_reader_of_report_json_prints_the_same_body(
     name: str, tmp_path: Path
 ) -> None:
     plan, measured = campaign_of(name)
@@ -172,10 +211,11 @@ def test_a_reader_of_report_json_prints_the_same_first_screen(
     steps = [plain_text(step_sentence(result, step)) for step in result.steps]
     assert steps == result.answer.next_steps
     assert ("Within the limits" in result.answer.sentences[2]) == (name == "goodput")
-    blocks = [*first_screen(result, Pictures([], {}, {}))]
-    (screen,) = render(Section(result.campaign.title, blocks)).values()
-    assert len(screen) > 500
-    assert in_one_file((tmp_path / MAIN).read_text()).startswith(in_one_file(screen))
+    pictures = Pictures([], {}, {})
+    blocks = [*first_screen(result, pictures), *main_sections(result, pictures)]
+    (body,) = render(Section(result.campaign.title, blocks)).values()
+    assert "## Limitations" in body
+    assert in_one_file((tmp_path / MAIN).read_text()).startswith(in_one_file(body))
 
 
 def in_one_file(text: str) -> str:

@@ -181,6 +181,13 @@ class Measured:
         """Those of the cells that have a peak."""
         return [cell for cell in cells if cell in self._by_cell["peaks"]]
 
+    @cached_property
+    def peaks_at_edge(self) -> list[Cell]:
+        """The cells with their peak at the first or last of several levels, in the order of `peaks`."""
+        at_end = ~self.peaks["bracketed"].astype(bool)
+        edge = self.peaks[at_end & (self.peaks["levels_measured"] > 1)]
+        return [Cell.from_row(row) for row in edge.to_dict("records")]
+
     def peaks_of(
         self, cells: Iterable[Cell]
     ) -> Iterator[tuple[Cell, pd.Series[Any], pd.DataFrame]]:

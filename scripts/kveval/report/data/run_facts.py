@@ -113,31 +113,6 @@ def versions_by_title(runs: Sequence[Run]) -> dict[str, str]:
     }
 
 
-def defect_sentences(runs: Sequence[Run]) -> list[str]:
-    """Return a sentence for each known defect that ended runs: which were measured again, and how that may affect
-    comparisons.
-    """
-    repeats_met = [(run, repeat) for run in runs for repeat in run.repeats]
-    sentences = []
-    for defect, known in {repeat.defect: repeat for _, repeat in repeats_met}.items():
-        ended = [run for run, repeat in repeats_met if repeat.defect == defect]
-        arms = dict.fromkeys(run.cell.scenario for run in ended)
-        again = "; ".join(_repeated(arm, ended, runs) for arm in arms)
-        sentences.append(
-            f"[{defect}]({known.link}): {known.title}. Measured again: {again}. {known.effect}"
-        )
-    return sentences
-
-
-def _repeated(scenario: str, ended: Sequence[Run], runs: Sequence[Run]) -> str:
-    """Return how many of an arm's runs were repeated; `ended` has a run once for each attempt that the defect ended."""
-    attempts = [run for run in ended if run.cell.scenario == scenario]
-    repeated = len({(run.measurement, run.run) for run in attempts})
-    of_all = sum(run.cell.scenario == scenario for run in runs)
-    times = "once" if len(attempts) == 1 else f"{len(attempts)} times"
-    return f"{scenario}: {repeated} of {of_all} runs, {times} in all"
-
-
 def distinct_workloads(runs: Sequence[Run]) -> list[Mapping[str, Any]]:
     """Return the workloads of the runs, each once."""
     return list(

@@ -8,18 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from kveval.analysis.levels import goodput
 from kveval.campaign.arm_kinds import kinds_of
-from kveval.campaign.cell import Cell
-from kveval.load.levels import OPEN_LOOP, describe_requests
-from kveval.load.workload import workload_of
+from kveval.load.levels import OPEN_LOOP
 from kveval.report.answer import answer_figure, answer_sentences
-from kveval.report.data.arm_links import arm_link
-from kveval.report.data.campaign import Measured, ReportPlan, abbreviate
-from kveval.report.data.run_facts import (
-    WEIGHTS,
-    defect_sentences,
-    machine_descriptions,
-    tier_sizes_in_words,
-)
+from kveval.report.data.run_facts import tier_sizes_in_words
 from kveval.report.next_steps import step_sentence
 from kveval.report.parts.blocks import (
     Pictures,
@@ -28,12 +19,16 @@ from kveval.report.parts.blocks import (
     split_by_model,
     split_wide,
 )
+from kveval.report.parts.limitations import (
+    defect_sentences,
+    limitation_sentences,
+    missing_sentences,
+)
 from kveval.report.result.model import CampaignResult
 from kveval.report.sections import Block, Bullets, Code, Paragraph, Section
 from kveval.report.tables.caches import PREFILL, ceilings_table, tiers_table
 from kveval.report.tables.configuration import facts_line, origin_table
 from kveval.report.tables.guidance import guidance_table
-from kveval.report.tables.not_assessed import equal_configurations
 from kveval.report.tables.one_request import (
     one_request_sentences,
     one_request_table,
@@ -169,11 +164,9 @@ def _description(description: str) -> Iterator[Block]:
         yield Bullets(items)
 
 
-def main_sections(
-    plan: ReportPlan, measured: Measured, result: CampaignResult, pictures: Pictures
-) -> Iterator[Section]:
+def main_sections(result: CampaignResult, pictures: Pictures) -> Iterator[Section]:
     """Yield the sections between the first screen and the appendices."""
-    overview = [*_overview(plan, result), *pictures.take(*OVERVIEW)]
+    overview = [*_overview(result), *pictures.take(*OVERVIEW)]
     yield Section("By model", [*overview, *_models(result, pictures)])
     yield from _one_request(result)
     stages = [*split_by_model(waterfall_table(result))]
@@ -217,9 +210,9 @@ def main_sections(
         "Deployment guidance", [*answers, Bullets(GUIDANCE)] if answers else []
     )
     lists = {
-        "Missing": missing_runs(plan, measured),
-        "Measured again after a known defect": defect_sentences(measured.runs),
-        "Limitations": [*_limitations(plan, measured)],
+        "Missing": missing_sentences(result),
+        "Measured again after a known defect": defect_sentences(result),
+        "Limitations": [*limitation_sentences(result)],
     }
     yield from (
         Section(title, [Bullets(items)]) for title, items in lists.items() if items
@@ -229,15 +222,12 @@ def main_sections(
     )
 
 
-def _overview(plan: ReportPlan, result: CampaignResult) -> Iterator[Block]:
+def _overview(result: CampaignResult) -> Iterator[Block]:
     yield Paragraph(HOW_TO_READ)
     table = strategy_table(result)
     if len(table.rows) > 1 and any(any(row[1:4]) for row in table.rows):
         yield table
-    if any(
-        plan.scenarios[cell.scenario].get("arm") in kinds_of("indexing")
-        for cell in plan.cells
-    ):
+    if any(cell.arm_kind in kinds_of("indexing") for cell in result.cells):
         yield Paragraph(INDEX)
 
 
@@ -297,54 +287,3 @@ def _goodput(result: CampaignResult, pictures: Pictures) -> Section:
             *split_wide(goodput_table(result, model)),
         ]
     return Section("Goodput", [*blocks, *pictures.take("goodput")])
-
-
-def missing_runs(plan: ReportPlan, measured: Measured) -> list[str]:
-    """Return the cells and runs that the campaign asks for but that were not measured."""
-    lines = []
-    for cell in plan.cells:
-        runs, requested, reason = (
-            len(measured.runs_of(cell)),
-            plan.runs_of(cell),
-            measured.failures.get(cell, ""),
-        )
-        if runs < requested:
-            details = (
-                [f"{runs} of {requested} runs", reason]
-                if runs
-                else [measured.why_missing(cell)]
-            )
-            lines.append(
-                f"{cell.model}, {arm_link(cell)}: {'; '.join(filter(None, details))}"
-            )
-    return lines
-
-
-def _limitations(plan: ReportPlan, measured: Measured) -> Iterator[str]:
-    kinds = {True: "is synthetic", False: "replays a trace, whose words are made up"}
-    loads = [workload_of(run.workload) for run in measured.runs]
-    yield from dict.fromkeys(
-        f"The workload {kinds[load.trace is None]}: {describe_requests(load)}."
-        for load in loads
-    )
-    if measured.runs[0].weights == "random":
-        yield f"{WEIGHTS['random'].capitalize()}: lengths of answers and what they say are not the model's."
-    yield "One workload was measured, at the levels listed; nothing is known of other levels."
-    edge = measured.peaks[
-        ~measured.peaks["bracketed"].astype(bool)
-        & (measured.peaks["levels_measured"] > 1)
-    ]
-    if len(edge):
-        named = [
-            f"{row['model']}, {arm_link(Cell.from_row(row))}"
-            for row in edge.to_dict("records")
-        ]
-        yield f"The highest throughput lies on the first or last level measured: {abbreviate(named, separator='; ')}."
-    if plan.runs < 5:
-        yield (
-            "With so few runs small differences cannot be told yet, and that a difference is not relevant is seldom shown."
-        )
-    for cells in equal_configurations(measured):
-        yield f"{cells} ran the same configuration: a difference between them is noise."
-    if len(machine_descriptions(measured.runs)) > 1:
-        yield "The runs are from different machines."

@@ -148,6 +148,11 @@ class ReportedCellName(ResultPart):
         return self.cell.label
 
 
+def named_cells(cells: Iterable[Cell]) -> list[ReportedCellName]:
+    """Return cells by their names, in their order."""
+    return [ReportedCellName(**cell.row) for cell in cells]
+
+
 class ReportedStep(ResultPart):
     """A step that would make the answer more certain; its sentence is in the answer."""
 
@@ -276,6 +281,8 @@ class ReportedCell(ReportedCellName):
     """the largest mean goodput of all levels; null where it is not known, and in older reports"""
     goodput_level: Whole = None
     """the level that has it; null where nothing met the limits at any level"""
+    arm_kind: Text = None
+    """the kind of its arm, such as native; older reports lack it"""
     is_baseline: bool = False
     """whether arms are compared with it, and it with none; older reports lack it"""
     resident_gib: Number = None
@@ -652,6 +659,38 @@ class ReportedLeak(ReportedCellName):
     where nothing was computed, and in older reports"""
 
 
+class MissingRuns(ReportedCellName):
+    """A cell with fewer runs than the campaign asks for."""
+
+    runs: int
+    runs_requested: int
+    reason: Text
+    """why there are no more; null where it is not known"""
+
+
+class RepeatedRuns(ResultPart):
+    """The runs of a scenario, over all models and sizes, that were measured again because a known defect ended them."""
+
+    scenario: str
+    repeated: int
+    """how many of its runs were measured again"""
+    runs: int
+    """how many it has"""
+    attempts: int
+    """how many attempts the defect ended"""
+
+
+class ReportedDefect(ResultPart):
+    """A known defect of released software that ended runs, so that they were measured again."""
+
+    defect: str
+    title: str
+    link: str
+    effect: str
+    """how this may affect comparisons"""
+    scenarios: list[RepeatedRuns]
+
+
 class CampaignResult(ResultPart):
     """The result of a campaign: the content of report.json."""
 
@@ -709,6 +748,15 @@ class CampaignResult(ResultPart):
     """model -> the size that was computed for its load; without models of which it is not known"""
     leaks: list[ReportedLeak] = []
     """of each cell whose prompt tokens are known by stage; older reports lack it"""
+    missing_runs: list[MissingRuns] = []
+    """in the order in which the campaign has its cells; older reports lack it"""
+    peaks_at_edge: list[ReportedCellName] = []
+    """cells with their peak at the first or last of several levels, in the order of peak_throughput_all.csv; older reports
+    lack it"""
+    known_defects: list[ReportedDefect] = []
+    """those that ended runs; older reports lack it"""
+    same_configurations: list[list[ReportedCellName]] = []
+    """cells of a model that ran the same configuration under different names; older reports lack it"""
 
     @cached_property
     def by_cell(self) -> dict[Cell, ReportedCell]:

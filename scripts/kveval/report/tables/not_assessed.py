@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -338,23 +337,3 @@ def _scope(plan: ReportPlan, measured: Measured) -> Iterator[Gap]:
             why="it was not installed: the server's exporters and the host's main counters were recorded without it",
             settled_by="Performance Co-Pilot (bash scripts/setup.sh pcp)",
         )
-
-
-def equal_configurations(measured: Measured) -> list[str]:
-    """Return the cells that ran the same configuration under different names: a difference between them is noise."""
-    names_by_configuration: dict[tuple[str, str], dict[str, None]] = {}
-    for run in measured.runs:
-        settings = {
-            name: value for name, value in run.specification.items() if name != "cell"
-        }
-        # An equal workload alone does not make the servers equal.
-        if set(settings) - {"workload"}:
-            text = json.dumps(settings, sort_keys=True, default=str)
-            names_by_configuration.setdefault((run.cell.model, text), {})[
-                arm_link(run.cell)
-            ] = None
-    return [
-        f"{model}: {' and '.join(names)}"
-        for (model, _), names in names_by_configuration.items()
-        if len(names) > 1
-    ]
