@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -25,7 +26,9 @@ from kveval.report.sections import Picture, Section
 _HERE = Path(__file__).parent
 # Bytes. A page of all figures is to be small enough to be sent: a drawing of many points becomes an image.
 _LARGEST_DRAWING, _LARGEST_NARROW = 60_000, 90_000
-_COLOURS = 32
+_COLOURS = 64
+# An octree's palette has means of similar colours: what was nearly white is white again.
+_NEARLY_WHITE = 250
 _UNSEEN = (
     (re.compile(r"<metadata>.*?</metadata>", re.DOTALL), ""),
     (re.compile(r"\s*\n\s*"), " "),
@@ -92,10 +95,8 @@ def data_uri(figure: Path) -> str:
     Raises FileNotFoundError where neither exists.
     """
     svg, png = figure.with_suffix(".svg"), figure.with_suffix(".png")
-    if svg.is_file():
-        drawing = _drawing_uri(svg.read_text(encoding="utf-8"))
-        if len(drawing) <= _LARGEST_DRAWING or not png.is_file():
-            return drawing
+    if drawing := _drawing_uri(svg, _LARGEST_DRAWING if png.is_file() else sys.maxsize):
+        return drawing
     if not png.is_file():
         raise FileNotFoundError(f"{figure}: no such figure as .svg or .png")
     return f"data:image/webp;base64,{base64.b64encode(_with_few_colours(png)).decode()}"
@@ -103,29 +104,34 @@ def data_uri(figure: Path) -> str:
 
 def narrow_data_uri(figure: Path) -> str:
     """Return a figure's drawing for narrow screens as a data URI, "" where there is none or a large one."""
-    svg = narrow_file(figure)
-    if not svg.is_file():
-        return ""
-    drawing = _drawing_uri(svg.read_text(encoding="utf-8"))
-    return drawing if len(drawing) <= _LARGEST_NARROW else ""
+    return _drawing_uri(narrow_file(figure), _LARGEST_NARROW)
 
 
-def _drawing_uri(svg: str) -> str:
-    """A drawing as a data URI, without what does not show: its description, indentation, digits below 0.01 points.
+def _drawing_uri(file: Path, most: int) -> str:
+    """A drawing as a data URI; "" where there is none, or it has more than `most` bytes.
 
-    Numbers in its texts keep all their digits: they are no places.
+    It lacks what does not show: its description, indentation, digits below 0.01 points. Numbers in its texts keep all
+    their digits: they are no places. As what quoting adds is as much, a file of twice the size is not read.
     """
+    if not file.is_file() or file.stat().st_size > 2 * most:
+        return ""
+    svg = file.read_text(encoding="utf-8")
     for pattern, replacement in _UNSEEN:
         svg = pattern.sub(replacement, svg)
     svg = _TAG.sub(lambda tag: _LONG_NUMBER.sub(r"\1", tag[0]), svg)
-    return f"data:image/svg+xml,{quote(svg, safe=_UNQUOTED)}"
+    uri = f"data:image/svg+xml,{quote(svg, safe=_UNQUOTED)}"
+    return uri if len(uri) <= most else ""
 
 
 def _with_few_colours(png: Path) -> bytes:
     """An image with a palette, as lossless WebP: a quarter of its size."""
-    few, image = io.BytesIO(), Image.open(png).convert("RGB")
-    image.quantize(_COLOURS).convert("RGB").save(few, "WEBP", lossless=True, quality=50)
-    return few.getvalue()
+    octree = Image.Quantize.FASTOCTREE
+    few = Image.open(png).convert("RGB").quantize(_COLOURS, method=octree)
+    palette = few.getpalette() or []
+    few.putpalette([255 if part >= _NEARLY_WHITE else part for part in palette])
+    content = io.BytesIO()
+    few.convert("RGB").save(content, "WEBP", lossless=True, quality=50)
+    return content.getvalue()
 
 
 @cache

@@ -50,6 +50,17 @@ def test_a_large_image_has_few_colours(tmp_path: Path) -> None:
     assert Image.open(io.BytesIO(shown)).size == (300, 300)
 
 
+def test_white_stays_white_where_lines_fade_into_it(tmp_path: Path) -> None:
+    faded = np.full((300, 300, 3), 255, "uint8")
+    faded[:, 100:200] = np.linspace(0, 255, 100).astype("uint8")[:, None]
+    faded[:100, 200:210] = (0x00, 0x72, 0xB2)
+    Image.fromarray(faded).save(tmp_path / "a.png")
+    shown = base64.b64decode(data_uri(tmp_path / "a.png").partition(",")[2])
+    pixels = np.asarray(Image.open(io.BytesIO(shown)).convert("RGB"))
+    assert (pixels[:, :100] == 255).all()
+    assert np.abs(pixels.astype(int) - faded).max() <= 16
+
+
 def test_a_figure_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         data_uri(tmp_path / "effect_plot.png")
