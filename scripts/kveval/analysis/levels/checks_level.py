@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -48,7 +49,7 @@ class JudgedLevel:
     requests: Requests
     window: tuple[float, float]
 
-    @property
+    @cached_property
     def workload(self) -> Workload:
         """The workload that was asked for."""
         return workload_of(self.run.workload)
@@ -69,7 +70,7 @@ class JudgedLevel:
         """The requests per second sent in an open loop, from the report, else from the workload."""
         return self.report.rate_req_s or rate_req_s_at(self.workload, self.entry.level)
 
-    @property
+    @cached_property
     def expected_in_flight(self) -> float | None:
         """The mean concurrency to be expected: the streams, less the users who pause; None in an open loop.
 

@@ -106,7 +106,9 @@ class SystemRecording:
             for name in source.all_names
         }
         self.samples, self._archive = samples_of(parquet, names)
+        # By metric and the instances of it that are chosen.
         self._counters: dict[tuple[str, str | None, str | None], CounterSeries] = {}
+        self._gauges: dict[tuple[str, str | None, str | None], Gauge] = {}
 
     def reduce(self, window: Window, least: int = MIN_SAMPLES) -> WindowMetrics:
         """Reduce every metric over a closed window (ns since 1970, UTC); NaN with fewer than `least` samples of it."""
@@ -201,6 +203,15 @@ class SystemRecording:
             )
         return self._counters[key]
 
+    def gauge(self, name: str, source: _Source) -> Gauge:
+        """Return a metric as a gauge, prepared once."""
+        key = (name, source.entry.select, source.entry.omit)
+        if key not in self._gauges:
+            samples = self.samples[name]
+            keep = select_series(samples.names, source.entry.select, source.entry.omit)
+            self._gauges[key] = Gauge(samples, keep)
+        return self._gauges[key]
+
 
 def _plausible_range(metric: Metric) -> tuple[float, float]:
     low, high = metric.plausible or (None, None)
@@ -284,7 +295,8 @@ class _Reader:
         if self.metric.reduction in ("rate", "increase"):
             return self._gained()[0]
         over_time = _OVER_TIME[self.metric.reduction]
-        values_by_instance = self._as_gauge(name).per_instance(self.window)
+        gauge = self.recording.gauge(name, self.source)
+        values_by_instance = gauge.per_instance(self.window)
         return {
             label: self._factor() * over_time(values)
             for label, values in values_by_instance.items()
@@ -302,33 +314,19 @@ class _Reader:
         )
         return {label: factor * value for label, value in gained.items()}, samples
 
-    def _as_gauge(self, name: str) -> Gauge:
-        samples = self.recording.samples[name]
-        return Gauge(
-            samples,
-            select_series(
-                samples.names, self.source.entry.select, self.source.entry.omit
-            ),
-        )
-
     def _gauge(self) -> tuple[float, int]:
         combination = self.metric.instances
-        parts = [
-            self._as_gauge(name).at_moments(self.window, combination)
+        first, *others = (
+            self.recording.gauge(name, self.source).at_moments(self.window, combination)
             for name in self.source.names
-        ]
+        )
         per_host: list[float] = []
         counts = [0]
-        for host in parts[0]:
-            if not all(host in part for part in parts):
+        for host, moments in first.items():
+            if not all(host in other for other in others):
                 continue
             # The sum at the moments at which all of them were sampled.
-            values = (
-                pd.concat([part[host] for part in parts], axis=1)
-                .dropna()
-                .sum(axis=1)
-                .to_numpy(dtype=np.float64)
-            )
+            values = moments.together_with([other[host] for other in others])
             if len(values):
                 counts.append(len(values))
                 per_host.append(_OVER_TIME[self.metric.reduction](values))

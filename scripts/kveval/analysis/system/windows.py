@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from kveval.analysis.estimators.spreads import Array
 from pcp_parquet.parquet.reading import Samples
@@ -40,38 +39,73 @@ def select_series(
 
 
 @dataclass(frozen=True)
+class Moments:
+    """The values of a metric by time, each time once, in their order."""
+
+    times: Times
+    values: Array
+
+    def together_with(self, others: Sequence[Moments]) -> Array:
+        """Return the sums with others at the times that all of them have."""
+        times = self.times
+        for other in others:
+            times = np.intersect1d(times, other.times, assume_unique=True)
+        total: Array = np.zeros(len(times))
+        for part in (self, *others):
+            total = total + part.values[np.searchsorted(part.times, times)]
+        return total
+
+
+# How instances are combined at a moment.
+_AT_A_MOMENT = {"max": np.maximum, "min": np.minimum}
+
+
 class Gauge:
     """A metric whose value at each moment is meaningful by itself, as opposed to a counter."""
 
-    samples: Samples
-    keep: npt.NDArray[np.bool_]
+    def __init__(self, samples: Samples, keep: npt.NDArray[np.bool_]) -> None:
+        """Prepare those series of `samples` for which `keep` is true."""
+        self._samples, self._keep = samples, keep
+        self._known = ~np.isnan(samples.values)
+        by_host: dict[str, npt.NDArray[np.bool_]] = {}
+        for number, (host, _) in enumerate(samples.names):
+            nothing = np.zeros(len(samples.names), dtype=np.bool_)
+            by_host.setdefault(host, nothing)[number] = keep[number]
+        # Host -> whether each sample is of a series of it.
+        self._of_host = {host: kept[samples.series] for host, kept in by_host.items()}
 
-    def at_moments(self, window: Window, how: str) -> dict[str, pd.Series[float]]:
-        """Return host -> values in the window by time, instances aggregated by sum, mean, max or min."""
-        rows = self._inside(window) & self.keep[self.samples.series]
-        hosts = np.array([host for host, _ in self.samples.names], dtype=object)[
-            self.samples.series[rows]
-        ]
-        values = pd.Series(self.samples.values[rows], self.samples.times[rows])
-        return {
-            host: values[hosts == host]
-            .groupby(level=0)
-            .agg(how if how in ("mean", "max", "min") else "sum")
-            for host in dict.fromkeys(hosts.tolist())
-        }
+    def at_moments(self, window: Window, how: str) -> dict[str, Moments]:
+        """Return host -> values in the window, instances aggregated by sum, mean, max or min; no host without any."""
+        inside = self._inside(window)
+        moments = {}
+        for host, of_host in self._of_host.items():
+            rows = np.flatnonzero(inside & of_host)
+            if len(rows):
+                moments[host] = self._combined(rows, how)
+        return moments
+
+    def _combined(self, rows: npt.NDArray[np.intp], how: str) -> Moments:
+        times = self._samples.times[rows]
+        order = np.argsort(times, kind="stable")
+        times, values = times[order], self._samples.values[rows[order]]
+        first = np.flatnonzero(np.diff(times, prepend=times[0] - 1))
+        combined: Array = _AT_A_MOMENT.get(how, np.add).reduceat(values, first)
+        if how == "mean":
+            combined = combined / np.diff(first, append=len(times))
+        return Moments(times[first], combined)
 
     def per_instance(self, window: Window) -> dict[str, Array]:
         """Return the values of each instance in the window."""
         rows, by_instance = self._inside(window), {}
-        for number in np.flatnonzero(self.keep):
-            values = self.samples.values[rows & (self.samples.series == number)]
+        for number in np.flatnonzero(self._keep):
+            values = self._samples.values[rows & (self._samples.series == number)]
             if len(values):
-                by_instance[_label(*self.samples.names[number])] = values
+                by_instance[_label(*self._samples.names[number])] = values
         return by_instance
 
     def _inside(self, window: Window) -> npt.NDArray[np.bool_]:
-        times, values = self.samples.times, self.samples.values
-        return (times >= window[0]) & (times <= window[1]) & ~np.isnan(values)
+        times = self._samples.times
+        return (times >= window[0]) & (times <= window[1]) & self._known
 
 
 @dataclass(frozen=True)
@@ -164,18 +198,12 @@ class _Table:
 
     def _gained_until(self, moment: int) -> Array:
         """Return each instance's increase until a moment, interpolated between the samples before and after it."""
-        after = (
-            int(np.clip(np.searchsorted(self.times, moment), 1, len(self.times) - 1))
-            if len(self.times) > 1
-            else 0
-        )
+        last = len(self.times) - 1
+        after = min(max(int(np.searchsorted(self.times, moment)), 1), last)
         before = max(after - 1, 0)
-        span = int(self.times[after] - self.times[before])
-        share = (
-            float(np.clip((moment - int(self.times[before])) / span, 0, 1))
-            if span
-            else 0.0
-        )
+        earlier = int(self.times[before])
+        span = int(self.times[after]) - earlier
+        share = min(max((moment - earlier) / span, 0.0), 1.0) if span else 0.0
         gained: Array = (
             self.gained[:, before] * (1 - share) + self.gained[:, after] * share
         )

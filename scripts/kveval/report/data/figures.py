@@ -69,9 +69,18 @@ class FigureData:
         measured = set(self._cells)
         return [cell for arm in self.arms if (cell := arm.on(model)) in measured]
 
-    @cached_property
+    def levels_of(self, cell: Cell) -> pd.DataFrame:
+        """The rows of a cell."""
+        return self._levels_by_cell.get(cell, self.levels.iloc[:0])
+
+    @property
     def _cells(self) -> list[Cell]:
-        return [*tables_by_cell(self.levels)]
+        return [*self._levels_by_cell]
+
+    # Cached, as every line of a figure looks up the rows of its cell.
+    @cached_property
+    def _levels_by_cell(self) -> dict[Cell, pd.DataFrame]:
+        return tables_by_cell(self.levels)
 
     def style_of(self, cell: Cell) -> ArmStyle:
         """The style of a cell, the same in every figure of the campaign."""

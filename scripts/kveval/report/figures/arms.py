@@ -124,7 +124,7 @@ def peak_throughput_all_scenarios(data: FigureData) -> Figure:
         for cell in cells:
             peak, runs = (
                 rows_of(data.peaks, cell),
-                rows_of(data.levels, cell),
+                data.levels_of(cell),
             )
             level, note = np.nan, ""
             if len(peak):

@@ -19,7 +19,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from kveval.analysis.cells import rows_of
 from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.campaign.cell import Cell
@@ -358,7 +357,7 @@ def draw_lines(
     step = (grid[-1] / grid[0]) ** 0.002 if len(grid) > 1 else 1.01
     drawn = False
     for place, cell in enumerate(shown):
-        rows = rows_of(data.levels, cell)
+        rows = data.levels_of(cell)
         means = rows.groupby("level")[column].mean().dropna()
         if means.empty:
             continue

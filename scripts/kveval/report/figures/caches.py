@@ -85,7 +85,7 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     shares = {
         cell: _counted_parts(rows_of(table, cell))
         if counted
-        else _recorded_parts(rows_of(data.levels, cell), data.common_level(model))
+        else _recorded_parts(data.levels_of(cell), data.common_level(model))
         for model in data.models
         for cell in data.cells_of(model)
     }
@@ -228,7 +228,7 @@ def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> No
     """One line per scenario: the mean over its cells and runs, which differ in how many requests they sent."""
     for scenario in dict.fromkeys(share.cell.scenario for share in shares):
         cells = [share for share in shares if share.cell.scenario == scenario]
-        rows = pd.concat([rows_of(data.levels, share.cell) for share in cells])
+        rows = pd.concat([data.levels_of(share.cell) for share in cells])
         curves = [
             read_curve(text)
             for text in rows[rows["level"] == cells[0].level]["predicted_curve"]

@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kveval.analysis.cells import rows_of
 from kveval.analysis.system.timelines import timeline
 from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
@@ -132,7 +131,7 @@ def _window(
     data: FigureData, cell: Cell, level: int | None
 ) -> tuple[int, int, int] | None:
     """Return the first run of a level that has a recording, and its window (ns since 1970, UTC)."""
-    rows = rows_of(data.levels, cell)
+    rows = data.levels_of(cell)
     for row in rows[rows["level"] == level].sort_values("run").to_dict("records"):
         if (cell, int(row["run"])) in data.recordings and pd.notna(row["window_start"]):
             return int(row["run"]), row["window_start"].value, row["window_end"].value

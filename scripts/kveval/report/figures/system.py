@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from kveval.analysis.cells import THROUGHPUT, rows_of
+from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.correlations import (
     CORRELATED,
     correlations_by_model,
@@ -76,7 +76,7 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
         axes, model = panel.axes, panel.model
         for cell in data.cells_of(model):
             means = (
-                rows_of(data.levels, cell)
+                data.levels_of(cell)
                 .groupby("level")[[column, THROUGHPUT]]
                 .mean()
                 .dropna()
