@@ -60,7 +60,6 @@ from kveval.store.run_file import (
 LEVEL_CHECKS = checks_in(checks_level, checks_import, checks_run)
 # The warm-up that the generator cut off may be this much too short, since requests start a little late.
 _WARMUP_TOLERANCE_S = 0.5
-_NO_REQUESTS = LevelReport("", None, 0.0, 1.0, 0.0, 0, 0, 0, (), 0)
 
 
 class LevelsError(Failure):
@@ -85,7 +84,8 @@ def run_tables(
     counters = (
         run.required_counters if required is None else required_counters(required)
     )
-    rows, requests = [], []
+    rows: list[dict[str, Any]] = []
+    benchmarks: list[tuple[int, LevelReport]] = []
     # The levels of a sweep share a report.
     read = functools.lru_cache(maxsize=1)(read_report)
     for level in run.levels:
@@ -97,7 +97,7 @@ def run_tables(
         rows.append(
             level_row(run, level, benchmark, report.guidellm_version, counters, limits)
         )
-        requests.append(request_rows(level.level, benchmark))
+        benchmarks.append((level.level, benchmark))
     if not rows:
         raise LevelsError(f"{directory}: the run has no level")
     table = pd.DataFrame(rows)
@@ -106,13 +106,9 @@ def run_tables(
             "datetime64[ns, UTC]"
         )
     table["exercised"] = table["exercised"].astype("boolean")
-    frames = (
-        pd.concat(requests, ignore_index=True)
-        if requests
-        else request_rows(0, _NO_REQUESTS)
-    )
-    frames.insert(0, "run", run.run)
-    return table, frames
+    requests = request_rows(benchmarks)
+    requests.insert(0, "run", run.run)
+    return table, requests
 
 
 def _benchmark(report: LoadReport, level: LevelRun) -> LevelReport:
@@ -222,12 +218,17 @@ def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:
     }
 
 
-def request_rows(level: int, report: LevelReport) -> pd.DataFrame:
-    """Return the requests of a level as rows of requests.parquet; times are nanosecond timestamps in UTC."""
-    requests = Requests(report.requests)
+def request_rows(reports: Sequence[tuple[int, LevelReport]]) -> pd.DataFrame:
+    """Return the requests of levels as rows of requests.parquet; times are nanosecond timestamps in UTC.
+
+    `reports`: of each level, with its number.
+    """
+    levels = [level for level, report in reports for _ in report.requests]
+    kept = [record for _, report in reports for record in report.requests]
+    requests = Requests(kept)
     table: dict[str, Any] = {
-        "level": level,
-        "status": [record.status for record in report.requests],
+        "level": np.array(levels, dtype=np.int64),
+        "status": [record.status for record in kept],
     }
     for name in ("start", "first_token", "last_token", "end"):
         table[name] = pd.to_datetime(
@@ -237,7 +238,7 @@ def request_rows(level: int, report: LevelReport) -> pd.DataFrame:
         table[name] = pd.Series(requests.column(name)).astype("Int64")
     for name in records.LATENCIES:
         table[f"{name}_ms"] = requests.column(f"{name}_ms")
-    table["conversation"] = [record.conversation for record in report.requests]
+    table["conversation"] = [record.conversation for record in kept]
     table["turn"] = pd.Series(requests.column("turn")).astype("Int64")
     return pd.DataFrame(table)
 
