@@ -39,13 +39,13 @@ def select_series(
 
 
 @dataclass(frozen=True)
-class Moments:
+class ValuesByTime:
     """The values of a metric by time, each time once, in their order."""
 
     times: Times
     values: Array
 
-    def together_with(self, others: Sequence[Moments]) -> Array:
+    def together_with(self, others: Sequence[ValuesByTime]) -> Array:
         """Return the sums with others at the times that all of them have."""
         times = self.times
         for other in others:
@@ -74,7 +74,7 @@ class Gauge:
         # Host -> whether each sample is of a series of it.
         self._of_host = {host: kept[samples.series] for host, kept in by_host.items()}
 
-    def at_moments(self, window: Window, how: str) -> dict[str, Moments]:
+    def at_moments(self, window: Window, how: str) -> dict[str, ValuesByTime]:
         """Return host -> values in the window, instances aggregated by sum, mean, max or min; no host without any."""
         inside = self._inside(window)
         moments = {}
@@ -84,7 +84,7 @@ class Gauge:
                 moments[host] = self._combined(rows, how)
         return moments
 
-    def _combined(self, rows: npt.NDArray[np.intp], how: str) -> Moments:
+    def _combined(self, rows: npt.NDArray[np.intp], how: str) -> ValuesByTime:
         times = self._samples.times[rows]
         order = np.argsort(times, kind="stable")
         times, values = times[order], self._samples.values[rows[order]]
@@ -92,7 +92,7 @@ class Gauge:
         combined: Array = _AT_A_MOMENT.get(how, np.add).reduceat(values, first)
         if how == "mean":
             combined = combined / np.diff(first, append=len(times))
-        return Moments(times[first], combined)
+        return ValuesByTime(times[first], combined)
 
     def per_instance(self, window: Window) -> dict[str, Array]:
         """Return the values of each instance in the window."""
