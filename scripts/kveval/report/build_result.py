@@ -33,10 +33,8 @@ from kveval.report.data.comparisons import (
 )
 from kveval.report.data.run_facts import (
     distinct_workloads,
-    machine_descriptions,
     machines,
     tiers_of,
-    versions_by_title,
     versions_by_tool,
 )
 from kveval.report.data.vocabulary import verdict_of
@@ -67,11 +65,11 @@ from kveval.report.result.model import (
     ReportedFigure,
     ReportedInterval,
     ReportedMean,
-    ReportedOrigin,
     ReportedTimes,
     TierNeeded,
     named_cells,
 )
+from kveval.report.result.origin import origin_of
 from kveval.report.result.reuse import leak_results, reuse_results
 from kveval.report.result.runs import run_results
 from kveval.report.result.same_configurations import same_configurations
@@ -125,7 +123,7 @@ def _without_answer(
     return CampaignResult(
         answer=_NOT_ANSWERED,
         campaign=ReportedCampaign.model_validate(plan, from_attributes=True),
-        origin=_origin(plan, measured.runs),
+        origin=origin_of(plan, measured.runs),
         engine=measured.runs[0].engine,
         weights=measured.runs[0].weights,
         hardware=[dict(facts) for facts in machines(measured.runs).values()],
@@ -175,20 +173,6 @@ def _without_answer(
         peaks_at_edge=named_cells(measured.peaks_at_edge),
         known_defects=[*known_defects(measured.runs)],
         same_configurations=same_configurations(measured.runs),
-    )
-
-
-def _origin(plan: ReportPlan, runs: Sequence[Run]) -> ReportedOrigin:
-    days = sorted(run.started[:10] for run in runs if run.started)
-    commits = (run.build.get("commit") for run in runs)
-    return ReportedOrigin(
-        measured_on=list(dict.fromkeys((*days[:1], *days[-1:]))),
-        command=plan.command,
-        workflow_commit=plan.workflow_commit,
-        versions=versions_by_title(runs),
-        server_commits=list(dict.fromkeys(filter(None, commits))),
-        machines=machine_descriptions(runs),
-        measurements=list(dict.fromkeys(run.measurement for run in runs)),
     )
 
 

@@ -32,6 +32,7 @@ from kveval.report.figures.names import find_figure
 from kveval.report.parts.limitations import limitation_sentences
 from kveval.report.result.checks import check_findings
 from kveval.report.result.model import CampaignResult
+from kveval.report.result.origin import origin_of
 from kveval.report.result.same_configurations import same_configurations
 from kveval.report.tables.caches import blocks_table, budget_table
 from kveval.report.tables.configuration import command_lines, software_table
@@ -51,7 +52,7 @@ from kveval.report.tables.results import (
     strategy_table,
 )
 from kveval.report.tables.system import average_table, check_tables, system_tables
-from kveval.store.run_file import SidecarRecord
+from kveval.store.run_file import Run, SidecarRecord
 
 LEVELS = (1, 50, 300, 650)
 ONE = Cell("Qwen3-14B", "lmcache-local", 20_000)
@@ -398,6 +399,26 @@ def test_what_is_not_recorded_is_not_shown_empty(
     assert command_lines(plan, dataclasses.replace(measured, runs=runs)) == {}
 
 
+def software_of(plan: ReportPlan, runs: Sequence[Run]) -> Table:
+    """The table of software of a campaign with these runs."""
+    origin = origin_of(plan, runs)
+    return software_table(result_of_whole().model_copy(update={"origin": origin}))
+
+
+def test_images_and_builds_are_named_once(plan: ReportPlan, measured: Measured) -> None:
+    built = {"kind": "release", "key": "9f", "title": "vllm 0.31.0"}
+    images = [{"server": "a:1", "picker": "b:2"}, ["a:1", "c:3"]]
+    runs = [
+        msgspec.structs.replace(run, server={"images": these}, build=built)
+        for run, these in zip(measured.runs, images, strict=False)
+    ]
+    rows = software_of(plan, runs).rows
+    assert rows[-4:] == [
+        *(["image", f"`{image}`"] for image in ("a:1", "b:2", "c:3")),
+        [f"build of `{runs[0].cell.scenario}`", built["title"]],
+    ]
+
+
 def test_what_ran_beside_the_server_is_shown_as_it_ran(
     plan: ReportPlan, measured: Measured
 ) -> None:
@@ -407,8 +428,9 @@ def test_what_ran_beside_the_server_is_shown_as_it_ran(
     ]
     runs = [msgspec.structs.replace(run, companions=beside) for run in measured.runs]
     found = dataclasses.replace(measured, runs=runs)
-    assert ["Redis", "7.0.15"] in software_table(found).rows
-    assert not any(tool == "endpoint picker" for tool, _ in software_table(found).rows)
+    rows = software_of(plan, runs).rows
+    assert ["Redis", "7.0.15"] in rows
+    assert not any(tool == "endpoint picker" for tool, _ in rows)
     shown = command_lines(plan, found)
     assert shown
     assert all(lines[1:2] == ["redis-server --save ''"] for lines in shown.values())
@@ -423,14 +445,16 @@ def test_the_build_of_an_arm_is_named_with_what_tells_it_apart(
         "title": "vllm of patched at 3c4d with changes",
     }
     runs = [msgspec.structs.replace(measured.runs[0], build=built), *measured.runs[1:]]
-    rows = software_table(dataclasses.replace(measured, runs=runs)).rows
+    rows = software_of(plan, runs).rows
     named = f"build of `{measured.runs[0].cell.scenario}`"
     assert [row for row in rows if "build of" in row[0]] == [
         [named, f"{built['title']} (`1a2b`)"]
     ]
 
 
-def test_an_environment_that_is_not_complete_is_told(measured: Measured) -> None:
+def test_an_environment_that_is_not_complete_is_told(
+    plan: ReportPlan, measured: Measured
+) -> None:
     versions = {
         "numpy": {"locked": "2.3.5", "there": "2.5.2"},
         "scipy": {"locked": "1.17.1", "there": "1.17.1"},
@@ -440,7 +464,7 @@ def test_an_environment_that_is_not_complete_is_told(measured: Measured) -> None
         msgspec.structs.replace(run, reduced_environment=reduced)
         for run in measured.runs
     ]
-    rows = software_table(dataclasses.replace(measured, runs=runs)).rows
+    rows = software_of(plan, runs).rows
     assert [text for title, text in rows if title == "server's environment"] == [
         "reduced: code for compute capability 9.0, without tilelang; of the host: numpy 2.5.2 in place of 2.3.5"
     ]

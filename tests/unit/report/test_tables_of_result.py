@@ -35,7 +35,12 @@ from kveval.report.tables.caches import (
     ceilings_table,
     tiers_table,
 )
-from kveval.report.tables.configuration import campaign_table
+from kveval.report.tables.configuration import (
+    campaign_table,
+    hardware_table,
+    software_table,
+    workload_table,
+)
 from kveval.report.tables.guidance import guidance_numbers, guidance_table
 from kveval.report.tables.one_request import (
     one_request_sentences,
@@ -85,6 +90,7 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
     for table in across:
         yield from (part for _, part in tables_by_model(table))
     yield from (blocks_table(result), campaign_table(result))
+    yield from (hardware_table(result), software_table(result), workload_table(result))
     yield from (time_table(result), check_tables(result)[1])
     if len(result.common_levels) > 1:
         yield strategy_table(result)
@@ -159,6 +165,8 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     assert guidance_table(result).rows and guidance_numbers(result).rows
     assert len(provenance_table(result).rows) == len(result.runs) > 0
     assert time_table(result).rows
+    assert hardware_table(result).rows and software_table(result).rows
+    assert workload_table(result).rows
     assert check_tables(result)[0].rows or name != "failing"
     assert bool(waterfall_table(result).rows) == (name == "mechanism")
     assert bool(reuse_table(result).rows) == (name == "mechanism")

@@ -115,12 +115,15 @@ def versions_by_title(runs: Sequence[Run]) -> dict[str, str]:
 
 def distinct_workloads(runs: Sequence[Run]) -> list[Mapping[str, Any]]:
     """Return the workloads of the runs, each once."""
-    return list(
-        {
-            json.dumps(run.workload, sort_keys=True, default=str): run.workload
-            for run in runs
-        }.values()
-    )
+    return distinct(run.workload for run in runs)
+
+
+def distinct(records: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return records of JSON, each once, in the order in which they first come."""
+    by_text = {
+        json.dumps(record, sort_keys=True, default=str): record for record in records
+    }
+    return list(by_text.values())
 
 
 def working_set(workload: Workload) -> dict[int, int]:

@@ -91,8 +91,8 @@ def _configuration(
 ) -> Section:
     tables = [
         campaign_table(result),
-        hardware_table(measured),
-        software_table(measured),
+        hardware_table(result),
+        software_table(result),
     ]
     blocks: list[Block] = [
         Paragraph(
@@ -101,7 +101,7 @@ def _configuration(
     ]
     blocks += [
         part
-        for table in (*tables, workload_table(measured))
+        for table in (*tables, workload_table(result))
         for part in split_wide(table)
     ]
     searched = split_wide(search_table(measured.pilots))

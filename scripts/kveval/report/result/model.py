@@ -112,6 +112,15 @@ class ReportedCampaign(ResultPart):
     """USD for an hour of a GPU, of a server's host, of a GiB of host memory; empty without any, and in older reports"""
 
 
+class ReportedBuild(ResultPart):
+    """The build of the server that an arm names in place of what is installed."""
+
+    scenario: str
+    title: str
+    key: str = ""
+    """what tells it apart from others of this title; empty for a release"""
+
+
 class ReportedOrigin(ResultPart):
     """The facts that are needed to find or repeat the campaign."""
 
@@ -125,6 +134,13 @@ class ReportedOrigin(ResultPart):
     """program -> its version as measured; of several, joined by a slash"""
     server_commits: list[str] = []
     """of servers that were built from a checkout"""
+    images: list[str] = []
+    """of the servers' containers; older reports lack it"""
+    builds: list[ReportedBuild] = []
+    """of the arms that name one; older reports lack it"""
+    reduced_environments: list[dict[str, Any]] = []
+    """what was left out of the servers' environments, and the host's packages in them; none of complete ones, and in
+    older reports"""
     machines: list[str] = []
     measurements: list[str] = []
     """ids in the store"""

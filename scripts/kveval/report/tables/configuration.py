@@ -10,12 +10,7 @@ from kveval.analysis.levels.pilot import Pilot
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.report.data.run_facts import (
-    distinct_workloads,
-    gpus_of,
-    machines,
-    versions_by_title,
-)
+from kveval.report.data.run_facts import gpus_of
 from kveval.report.result.model import CampaignResult, ReportedOrigin, ReportedRun
 from kveval.report.tables.results import runs_requested
 from kveval.store.run_file import Run
@@ -134,15 +129,15 @@ def _range(counts: Sequence[int]) -> str:
     )
 
 
-def hardware_table(measured: Measured) -> Table:
+def hardware_table(result: CampaignResult) -> Table:
     """The machines as they were probed, one column each."""
-    by_fingerprint = machines(measured.runs)
-    columns = [_machine(facts) for facts in by_fingerprint.values()]
+    names = [str(facts.get("fingerprint", "unknown")) for facts in result.hardware]
+    columns = [_machine(facts) for facts in result.hardware]
     rows = []
     for name in dict.fromkeys(name for column in columns for name in column):
         values = [column.get(name, numerals.MISSING) for column in columns]
         rows.append([name, *values])
-    return Table(["machine", *(f"`{name}`" for name in by_fingerprint)], rows)
+    return Table(["machine", *(f"`{name}`" for name in names)], rows)
 
 
 def _machine(facts: Mapping[str, Any]) -> dict[str, str]:
@@ -193,47 +188,28 @@ def _reduced_environment(reduced: Mapping[str, Any]) -> str:
     return f"{text}; of the host: {', '.join(of_host)}" if of_host else text
 
 
-def software_table(measured: Measured) -> Table:
+def software_table(result: CampaignResult) -> Table:
     """Return versions as the software reported them, images of containers, and the builds that arms name."""
-    rows = [
-        [tool, version] for tool, version in versions_by_title(measured.runs).items()
-    ]
-    for run in measured.runs:
-        images = run.server.get("images", ())
-        rows += [
-            ["image", f"`{image}`"]
-            for image in (images.values() if isinstance(images, Mapping) else images)
-        ]
-    for run in measured.runs:
-        if run.build:
-            key = (
-                f" (`{run.build.get('key')}`)"
-                if run.build.get("kind") != "release"
-                else ""
-            )
-            rows.append(
-                [f"build of `{run.cell.scenario}`", f"{run.build.get('title')}{key}"]
-            )
-    rows += [
-        ["server's environment", _reduced_environment(run.reduced_environment)]
-        for run in measured.runs
-        if run.reduced_environment
-    ]
-    return Table(
-        ["software", "version"], [list(row) for row in dict.fromkeys(map(tuple, rows))]
-    )
+    origin = result.origin
+    rows = [[tool, version] for tool, version in origin.versions.items()]
+    rows += [["image", f"`{image}`"] for image in origin.images]
+    for build in origin.builds:
+        key = f" (`{build.key}`)" if build.key else ""
+        rows.append([f"build of `{build.scenario}`", f"{build.title}{key}"])
+    environments = dict.fromkeys(map(_reduced_environment, origin.reduced_environments))
+    rows += [["server's environment", text] for text in environments]
+    return Table(["software", "version"], rows)
 
 
-def workload_table(measured: Measured) -> Table:
+def workload_table(result: CampaignResult) -> Table:
     """Return the declared workloads, one column per distinct workload."""
-    distinct = distinct_workloads(measured.runs)
+    workloads = result.workloads
     rows = []
-    for name, title in {**_WORKLOAD, "levels": measured.level_unit.axis}.items():
-        if any(load.get(name) not in (None, (), []) for load in distinct):
-            rows.append([title, *(_value(load.get(name)) for load in distinct)])
-    return Table(
-        ["workload", *(str(load.get("title") or "") for load in distinct)], rows
-    )
+    for name, title in {**_WORKLOAD, "levels": result.level_unit}.items():
+        if any(load.get(name) not in (None, (), []) for load in workloads):
+            rows.append([title, *(_value(load.get(name)) for load in workloads)])
+    titles = (str(load.get("title") or "") for load in workloads)
+    return Table(["workload", *titles], rows)
 
 
 def _value(value: Any) -> str:
