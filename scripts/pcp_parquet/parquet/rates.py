@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+
+from pcp_parquet.parquet.reading import Samples
 
 _BITS = {"32": 32, "U32": 32}
 NANOSECONDS = 1e9
@@ -32,6 +35,27 @@ def rate(frame: pd.DataFrame) -> pd.DataFrame:
         "units": f"{units} / sec" if units else "/ sec",
     }
     return result
+
+
+def rates_of(samples: Samples, marks_ns: Iterable[int]) -> Samples:
+    """The same as `rate` from samples as arrays, as samples at the later times; `marks_ns`: those of the archive.
+
+    Differences of integers beyond 2^53 are rounded. ValueError if the metric is no counter.
+    """
+    if samples.info.semantics != "counter":
+        raise _no_counter(samples.info.name, samples.info.semantics)
+    times, series = samples.times, samples.series
+    at = np.flatnonzero((series[1:] == series[:-1]) & (times[1:] > times[:-1])) + 1
+    delta = samples.values[at] - samples.values[at - 1]
+    delta = _unwrapped(delta, samples.info.type)
+    unknown = (delta < 0) | _is_marked(times, at, marks_ns)
+    seconds = (times[at] - times[at - 1]) / NANOSECONDS
+    values = np.where(unknown, np.nan, delta / seconds)
+    return replace(samples, times=times[at], series=series[at], values=values)
+
+
+def _no_counter(name: str, semantics: str) -> ValueError:
+    return ValueError(f"{name} is {semantics}, not a counter: it has no rate")
 
 
 def increase(frame: pd.DataFrame) -> pd.DataFrame:
@@ -108,9 +132,7 @@ def _steps(frame: pd.DataFrame) -> pd.DataFrame:
     after a reset the new value, across a mark nothing. ValueError if the metric is no counter.
     """
     if (semantics := frame.attrs.get("semantics", "counter")) != "counter":
-        raise ValueError(
-            f"{frame.attrs.get('metric')} is {semantics}, not a counter: it has no rate"
-        )
+        raise _no_counter(str(frame.attrs.get("metric")), semantics)
     times = _times(frame)
     values = frame["value"].to_numpy(dtype=np.float64)
     # Two samples at one time (overlapping archives) make no step.
@@ -118,13 +140,8 @@ def _steps(frame: pd.DataFrame) -> pd.DataFrame:
     delta = values[at] - values[at - 1]
     if "value_int" in frame:
         delta = _exact_delta(frame, at, delta)
-    bits = _BITS.get(frame.attrs.get("type", ""))
-    if bits is not None:
-        delta = np.where(delta < -(2.0 ** (bits - 1)), delta + 2.0**bits, delta)
-    marks = np.array(sorted(frame.attrs.get("marks_ns", ())), dtype=np.int64)
-    marked = np.searchsorted(marks, times[at], side="right") > np.searchsorted(
-        marks, times[at - 1], side="right"
-    )
+    delta = _unwrapped(delta, frame.attrs.get("type", ""))
+    marked = _is_marked(times, at, frame.attrs.get("marks_ns", ()))
     nothing = np.full(len(frame), np.nan)
     result = pd.DataFrame(
         {
@@ -146,6 +163,23 @@ def _steps(frame: pd.DataFrame) -> pd.DataFrame:
     for number, column in enumerate(steps):
         result.iloc[at, number] = column
     return result
+
+
+def _unwrapped(delta: NDArray[np.float64], kind: str) -> NDArray[np.float64]:
+    """Differences of a counter of this PCP type without those of a wrap."""
+    bits = _BITS.get(kind)
+    if bits is None:
+        return delta
+    return np.where(delta < -(2.0 ** (bits - 1)), delta + 2.0**bits, delta)
+
+
+def _is_marked(
+    times: NDArray[np.int64], at: NDArray[np.int64], marks_ns: Iterable[int]
+) -> NDArray[np.bool_]:
+    """Whether the recording was interrupted between each of these samples and the one before it."""
+    marks = np.array(sorted(marks_ns), dtype=np.int64)
+    after = np.searchsorted(marks, times[at], side="right")
+    return after > np.searchsorted(marks, times[at - 1], side="right")
 
 
 def _goes_on(frame: pd.DataFrame) -> NDArray[np.bool_]:

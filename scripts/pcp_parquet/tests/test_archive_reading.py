@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcp_parquet.conversion.conversion import convert
-from pcp_parquet.parquet.rates import PreparedCounter, increase, rate
-from pcp_parquet.parquet.reading import archive_info, describe, series
+from pcp_parquet.conversion.footer import MetricInfo
+from pcp_parquet.parquet.rates import PreparedCounter, increase, rate, rates_of
+from pcp_parquet.parquet.reading import (
+    Samples,
+    archive_info,
+    describe,
+    samples_of,
+    series,
+)
 from pcp_parquet.tests.test_archive_writer import (
     COUNTER,
     NULL,
@@ -237,6 +244,48 @@ def test_one_sample_has_no_rate() -> None:
     assert gained[["increase", "seconds", "samples"]].to_numpy().tolist() == [[0, 0, 1]]
     assert gained["rate"].isna().all()
     assert len(rate(counter([7], [0]))) == 0
+
+
+@given(
+    st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=20),
+    st.sampled_from(["U32", "U64"]),
+    st.lists(st.integers(0, 19), max_size=3),
+)
+def test_rates_of_arrays_are_those_of_frames(
+    values: list[int], kind: str, marks: list[int]
+) -> None:
+    times = [float(second) for second in range(len(values))]
+    frame = counter(values, times, kind, tuple(mark + 0.5 for mark in marks))
+    name = "disk.ops"
+    info = MetricInfo(
+        *(name, (name,), "60.0.1", kind, "counter", "count", None, "", {}, 0)
+    )
+    samples = Samples(
+        info,
+        np.array([at(second) for second in times]),
+        np.zeros(len(values), dtype=np.int64),
+        [("", "")],
+        np.array(values, dtype=float),
+    )
+    of_arrays = rates_of(samples, frame.attrs["marks_ns"])
+    of_frame = rate(frame)
+    assert of_arrays.values.tolist() == pytest.approx(
+        of_frame["value"].tolist(), nan_ok=True
+    )
+    seconds = pd.DatetimeIndex(of_frame["timestamp"]).as_unit("ns").asi8
+    assert of_arrays.times.tolist() == seconds.tolist()
+
+
+def test_instances_have_rates_of_their_own_and_gauges_none(parquet: Path) -> None:
+    samples, archive = samples_of(parquet, ["disk.ops", "load"])
+    rates = rates_of(samples["disk.ops"], archive.marks_ns)
+    by_instance = {
+        name: set(rates.values[rates.series == number])
+        for number, (_, name) in enumerate(rates.names)
+    }
+    assert by_instance == {"nvme": {20}, "sda": {10}, "sdb": {20}}
+    with pytest.raises(ValueError, match="instant"):
+        rates_of(samples["load"], [])
 
 
 def test_differences_of_large_counters_are_exact() -> None:

@@ -8,7 +8,7 @@ from tests.support.paths import CONFIG
 
 from kveval.analysis.levels.recording import convert_recording
 from kveval.analysis.system.metrics import SystemRecording, parse_metrics
-from kveval.analysis.system.timelines import timeline
+from kveval.analysis.system.timelines import timelines
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.installation import RecordingError
 from pcp_parquet.parquet.reading import archive_info
@@ -111,8 +111,8 @@ def test_metrics_of_several_nodes_become_one_number_and_one_line(
     metrics = parse_metrics({name: METRICS[name]})
     reduced = SystemRecording(recording, metrics, "0.32.0").reduce(WINDOW)
     assert reduced.values[name] == pytest.approx(expected)
-    line = timeline(recording, METRICS[name], "0.32.0", *WINDOW)
-    assert line is not None
+    lines = timelines(recording, {name: METRICS[name]}, "0.32.0", *WINDOW)
+    line = lines[name]
     assert len(line) >= SECONDS - 7
     assert line.to_numpy() == pytest.approx(expected)
 

@@ -1,15 +1,28 @@
 """Recordings second by second."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as campaign
 
-from kveval.analysis.system.timelines import timeline
+from kveval.analysis.system.timelines import timelines
 
 START = campaign.START.value
 END = START + (campaign.WINDOW_S - 1) * 10**9
+
+
+def timeline(
+    recording: Path,
+    entry: Mapping[str, Any],
+    version: str = "0.32.0",
+    start: int = START,
+    end: int = END,
+) -> pd.Series | None:
+    return timelines(recording, {"it": entry}, version, start, end).get("it")
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +31,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_gauges_are_shown_as_they_are_and_counters_as_rates(recording: Path) -> None:
-    usage = timeline(
-        recording, campaign.METRICS["kv_cache_usage_percent"], "0.32.0", START, END
-    )
-    loads = timeline(
-        recording, campaign.METRICS["offload_load_mb_s"], "0.32.0", START, END
-    )
+    usage = timeline(recording, campaign.METRICS["kv_cache_usage_percent"])
+    loads = timeline(recording, campaign.METRICS["offload_load_mb_s"])
     assert usage is not None
     assert loads is not None
     assert usage.index[0] == 0
@@ -37,9 +46,8 @@ def test_the_window_is_cut(recording: Path) -> None:
     part = timeline(
         recording,
         campaign.METRICS["requests_running"],
-        "0.32.0",
-        START + 10 * 10**9,
-        START + 20 * 10**9,
+        start=START + 10 * 10**9,
+        end=START + 20 * 10**9,
     )
     assert part is not None
     assert list(part.index) == list(range(11))
@@ -47,23 +55,16 @@ def test_the_window_is_cut(recording: Path) -> None:
 
 @pytest.mark.parametrize("name", ["gpu_power_w", "gpu_utilisation_percent"])
 def test_what_cannot_be_shown_over_time_is_none(recording: Path, name: str) -> None:
-    assert timeline(recording, campaign.METRICS[name], "0.32.0", START, END) is None
+    assert timeline(recording, campaign.METRICS[name]) is None
 
 
 def test_a_metric_the_version_does_not_have_is_none(recording: Path) -> None:
-    assert (
-        timeline(recording, campaign.METRICS["offload_load_mb_s"], "0.11.2", START, END)
-        is None
-    )
+    assert timeline(recording, campaign.METRICS["offload_load_mb_s"], "0.11.2") is None
 
 
 def test_a_ratio_is_that_of_what_its_counters_gained(recording: Path) -> None:
-    hits = timeline(
-        recording, campaign.METRICS["prefix_cache_hit_percent"], "0.32.0", START, END
-    )
-    busy = timeline(
-        recording, campaign.METRICS["cpu_utilisation_percent"], "0.32.0", START, END
-    )
+    hits = timeline(recording, campaign.METRICS["prefix_cache_hit_percent"])
+    busy = timeline(recording, campaign.METRICS["cpu_utilisation_percent"])
     assert hits is not None
     assert busy is not None
     assert hits.to_numpy() == pytest.approx(
@@ -79,7 +80,7 @@ def test_a_ratio_is_missing_where_its_denominator_gained_nothing(
         **campaign.METRICS["prefix_cache_hit_percent"],
         "denominator": "kernel.all.cpu.nice",
     }
-    share = timeline(recording, still, "0.32.0", START, END)
+    share = timeline(recording, still)
     assert share is not None
     assert share.isna().all()
 
@@ -91,12 +92,21 @@ def test_of_several_places_the_first_that_was_recorded_is_read(recording: Path) 
         "pcp": "not.there",
         "alternatives": [{"pcp": "not.there.either"}, {"pcp": running["pcp"]}],
     }
-    first, other = (
-        timeline(recording, entry, "0.32.0", START, END) for entry in (running, moved)
-    )
+    first, other = (timeline(recording, entry) for entry in (running, moved))
     assert first is not None
     assert other is not None
     assert first.equals(other)
+
+
+def test_a_recording_is_read_once_for_several_entries(recording: Path) -> None:
+    names = ["requests_running", "prefix_cache_hit_percent", "gpu_power_w"]
+    entries = {name: campaign.METRICS[name] for name in names}
+    lines = timelines(recording, entries, "0.32.0", START, END)
+    assert [*lines] == names[:2]
+    for name, line in lines.items():
+        alone = timeline(recording, entries[name])
+        assert alone is not None
+        pd.testing.assert_series_equal(line, alone)
 
 
 def test_instances_may_be_selected(recording: Path) -> None:
@@ -107,9 +117,7 @@ def test_instances_may_be_selected(recording: Path) -> None:
         "instances": "sum",
     }
     asked = (entry, {**entry, "select": "^cpu0$"}, {**entry, "omit": "^cpu0$"})
-    everything, part, rest = (
-        timeline(recording, source, "0.32.0", START, END) for source in asked
-    )
+    everything, part, rest = (timeline(recording, source) for source in asked)
     assert everything is not None
     assert part is not None
     assert rest is not None

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kveval.analysis.system.timelines import timeline
+from kveval.analysis.system.timelines import timelines
 from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
@@ -45,17 +45,13 @@ def level_timeline(data: FigureData, model: str) -> Figure:
         for cell in data.cells_of(model)
         if (window := _window(data, cell, level))
     ]
-    drawn = {}
+    drawn: dict[tuple[Cell, str], pd.Series[float]] = {}
     for cell, (run, start, end) in cells:
         parquet = data.recordings[cell, run]
-        for name, entry in entries.items():
-            values = timeline(parquet, entry, data.server_version, start, end)
-            if values is not None:
-                drawn[cell, name] = values
-    recorded = {name for _, name in drawn}
-    shown = {
-        title: lines for title, lines in _COLUMNS.items() if recorded & lines.keys()
-    }
+        recorded = timelines(parquet, entries, data.server_version, start, end)
+        drawn |= {(cell, name): values for name, values in recorded.items()}
+    names = {name for _, name in drawn}
+    shown = {title: lines for title, lines in _COLUMNS.items() if names & lines.keys()}
     if not shown:
         raise NothingToDraw(
             f"{model}: no recording of the level at which cells are compared"
