@@ -302,8 +302,10 @@ def test_what_is_only_indicative_says_what_it_points_to(
     )
 
 
-def test_averages_over_models_name_the_models(measured: Measured) -> None:
-    assert average_table(measured).rows == []
+def test_averages_over_models_name_the_models(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    assert average_table(result_of(plan, measured)).rows == []
     means = pd.DataFrame(
         {
             **{
@@ -319,7 +321,8 @@ def test_averages_over_models_name_the_models(measured: Measured) -> None:
             },
         }
     )
-    table = average_table(dataclasses.replace(measured, averages=means))
+    averaged = dataclasses.replace(measured, averages=means)
+    table = average_table(result_of(plan, averaged))
     assert plain_table(table).rows == [
         [
             *("lmcache-local 10K", "Qwen3-8B, Qwen3-14B"),

@@ -12,6 +12,7 @@ from tests.unit.report.test_report_claims import CAMPAIGNS
 from tests.unit.report.test_tables_predicted import PREDICTED
 from tests.unit.report.test_value import campaign as value_campaign
 
+from kveval.analysis.statistics.averages import averages
 from kveval.campaign.cell import Cell
 from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Measured, ReportPlan, Table
@@ -61,7 +62,12 @@ from kveval.report.tables.reuse import (
     predicted_table,
     reuse_table,
 )
-from kveval.report.tables.system import check_tables, provenance_table, time_table
+from kveval.report.tables.system import (
+    average_table,
+    check_tables,
+    provenance_table,
+    time_table,
+)
 from kveval.report.tables.value import cost_table, goodput_table
 from kveval.report.tables.waterfall import leak_sentences, waterfall_table
 from kveval.store.run_file import Change, Repeat, Run
@@ -92,13 +98,15 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
     yield from (blocks_table(result), campaign_table(result))
     yield from (hardware_table(result), software_table(result), workload_table(result))
     yield from (time_table(result), check_tables(result)[1])
+    yield average_table(result)
     if len(result.common_levels) > 1:
         yield strategy_table(result)
 
 
 def campaign_of(name: str) -> tuple[ReportPlan, Measured]:
     """A made-up campaign; of the mechanism's, loads were timed and gains predicted as well; goodput's has prices; of the
-    failing one the first run was measured again, two cells ran the same, and it is known why a run is missing.
+    failing one the first run was measured again, two cells ran the same, and it is known why a run is missing. Effects of
+    contrasts' are averaged over both models.
     """
     if name == "goodput":
         return value_campaign()
@@ -107,6 +115,10 @@ def campaign_of(name: str) -> tuple[ReportPlan, Measured]:
         predicted = PREDICTED.assign(model="Qwen3-0.6B", cpu_blocks=10_000)
         runs = [*map(with_timed_loads, measured.runs)]
         measured = dataclasses.replace(measured, predicted=predicted, runs=runs)
+    if name == "contrasts":
+        small = measured.comparison[measured.comparison["cpu_blocks"] <= 10_000]
+        means = averages(small).assign(missing="Qwen3-8B/native-offload/20000")
+        measured = dataclasses.replace(measured, averages=means)
     if name == "failing":
         runs = [with_a_repeat(measured.runs[0]), *measured.runs[1:]]
         runs[-1] = like_another_cell(runs[-1], runs)
@@ -167,6 +179,7 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     assert time_table(result).rows
     assert hardware_table(result).rows and software_table(result).rows
     assert workload_table(result).rows
+    assert bool(average_table(result).rows) == (name == "contrasts")
     assert check_tables(result)[0].rows or name != "failing"
     assert bool(waterfall_table(result).rows) == (name == "mechanism")
     assert bool(reuse_table(result).rows) == (name == "mechanism")

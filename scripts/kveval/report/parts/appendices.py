@@ -150,7 +150,7 @@ def _comparisons(
     )
     means = "Throughput, over the models that have each of the arms; the interval says how far models differ."
     blocks += section_unless_empty(
-        "Averaged over models", split_wide(average_table(measured)), means
+        "Averaged over models", split_wide(average_table(result)), means
     )
     return Section("Comparisons", blocks, appendix="comparisons")
 

@@ -17,7 +17,6 @@ from kveval.report.data.campaign import (
     ReportPlan,
     Table,
 )
-from kveval.report.data.comparisons import effect_text
 from kveval.report.result.model import CampaignResult, CheckFinding
 from kveval.report.tables.results import level_unit_of, whole_number
 
@@ -105,7 +104,7 @@ def _instances(joined: object) -> dict[str, float]:
     return {name: float(value) for name, _, value in pairs if name}
 
 
-def average_table(measured: Measured) -> Table:
+def average_table(result: CampaignResult) -> Table:
     """Return effects on throughput averaged over the models that have every arm; no rows for a single model."""
     header = [
         "arm",
@@ -114,25 +113,16 @@ def average_table(measured: Measured) -> Table:
         "without",
     ]
     rows = []
-    if {"metric", "models"} <= set(measured.averages):
-        table = measured.averages
-        for row in table[
-            (table["metric"] == THROUGHPUT) & (table["models"] > 1)
-        ].to_dict("records"):
-            cell = arm_label(str(row["scenario"]), int(row["cpu_blocks"]))
-            without = [
-                _named(Cell.from_path(name))
-                for name in str(row["missing"]).split(";")
-                if "/" in name
+    for average in result.averages:
+        if average.metric == THROUGHPUT and len(average.models) > 1:
+            without = [_named(Cell.from_path(path)) for path in average.missing]
+            row = [
+                arm_label(average.scenario, average.cpu_blocks),
+                ", ".join(average.models),
+                numerals.effect(*average.effect_percent.numbers),
+                "; ".join(without),
             ]
-            rows.append(
-                [
-                    cell,
-                    str(row["panel"]).replace(";", ", "),
-                    effect_text(row),
-                    "; ".join(without),
-                ]
-            )
+            rows.append(row)
     return Table(header, rows, frozenset({2}))
 
 
