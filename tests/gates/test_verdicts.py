@@ -110,7 +110,7 @@ def _report(plan: ReportPlan, measured: Measured) -> Iterator[str]:
     answer = result.answer
     yield from (answer.question, *answer.sentences, *answer.next_steps)
     yield markdown_table(strategy_table(result))
-    yield markdown_table(basis_table(plan, measured))
+    yield markdown_table(basis_table(result))
     yield markdown_table(pair_table(result))
     for model in plan.models_by_size:
         yield markdown_table(arms_table(result, model))

@@ -40,6 +40,7 @@ from kveval.report.data.run_facts import (
 from kveval.report.data.vocabulary import verdict_of
 from kveval.report.figures.names import find_figure
 from kveval.report.next_steps import next_steps, step_sentence
+from kveval.report.result.basis import basis_of, findings_of
 from kveval.report.result.caches import (
     counter_results,
     kv_bytes_of_models,
@@ -188,7 +189,11 @@ def comparison_results(
 ) -> list[ReportedComparison]:
     """Return every comparison: arms with their baselines, declared pairs of arms, neighbouring sizes."""
     rows = measured.all_comparisons.to_dict("records")
-    return [_comparison(plan, row) for row in rows]
+    return [_comparison(plan, row, with_basis=_is_of_throughput(row)) for row in rows]
+
+
+def _is_of_throughput(row: Row) -> bool:
+    return bool(row["metric"] == THROUGHPUT)
 
 
 def prediction_results(plan: ReportPlan, measured: Measured) -> list[Prediction]:
@@ -331,7 +336,9 @@ def _latency(peak: pd.Series[Any], name: str) -> Latency:
     return Latency(**{key: peak[f"{name}_ms_{key}"] for key in Latency.model_fields})
 
 
-def _comparison(plan: ReportPlan, row: Row) -> ReportedComparison:
+def _comparison(
+    plan: ReportPlan, row: Row, *, with_basis: bool = False
+) -> ReportedComparison:
     columns = {name: row.get(name) for name in ReportedComparison.model_fields}
     texts = ("bound", "qualifier", "indication")
     against = Cell.from_path(row["baseline"]).row if row["baseline"] else None
@@ -348,6 +355,8 @@ def _comparison(plan: ReportPlan, row: Row) -> ReportedComparison:
             "exclusions": [
                 ReportedExclusion(**asdict(run)) for run in read_exclusions(row)
             ],
+            "basis": basis_of(row) if with_basis else {},
+            "findings": findings_of(row) if with_basis else [],
             **{name: text_or_blank(row.get(name)) or None for name in texts},
             "runs_kept": parse_runs(row.get("runs_kept")),
             "baseline_runs_kept": parse_runs(row.get("baseline_runs_kept")),

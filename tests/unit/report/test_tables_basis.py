@@ -26,7 +26,7 @@ def of_arm(table: Table, arm: str) -> list[str]:
 
 
 def test_every_comparison_has_a_row_that_fits_a_page() -> None:
-    table = basis_table(*campaign("lmcache-local"))
+    table = basis_table(result_of(*campaign("lmcache-local")))
     # The model becomes a title.
     assert len(table.header) - 1 <= WIDEST
     assert len(table.rows) == 6
@@ -37,13 +37,15 @@ def test_every_comparison_has_a_row_that_fits_a_page() -> None:
 
 
 def test_what_refuses_is_bold_and_what_qualifies_in_italics() -> None:
-    other_work = basis_table(*campaign("lmcache-local", request_output_tokens=32.0))
+    other_work = basis_table(
+        result_of(*campaign("lmcache-local", request_output_tokens=32.0))
+    )
     assert (
         of_arm(other_work, "lmcache-local 10K")[2]
         == "**output tokens of a request 32 against 64**"
     )
     other_build = basis_table(
-        *campaign("lmcache-local", server_build="lmcache/vllm 0.11")
+        result_of(*campaign("lmcache-local", server_build="lmcache/vllm 0.11"))
     )
     assert "*other build*; one machine" in of_arm(other_build, "lmcache-local 10K")[4]
 

@@ -51,6 +51,7 @@ from kveval.report.tables.one_request import (
 from kveval.report.tables.pairs import pair_table
 from kveval.report.tables.results import (
     arms_table,
+    basis_table,
     comparison_table,
     completed_table,
     guide_table,
@@ -91,7 +92,7 @@ def tables_of(result: CampaignResult) -> Iterator[Table]:
     across += [guidance_table(result), guidance_numbers(result)]
     across += [waterfall_table(result), cost_table(result)]
     across += [one_request_table(result), reuse_table(result)]
-    across += [budget_table(result), activity_table(result)]
+    across += [budget_table(result), activity_table(result), basis_table(result)]
     across += [provenance_table(result), check_tables(result)[0]]
     for table in across:
         yield from (part for _, part in tables_by_model(table))
@@ -179,6 +180,7 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     assert time_table(result).rows
     assert hardware_table(result).rows and software_table(result).rows
     assert workload_table(result).rows
+    assert basis_table(result).rows
     assert bool(average_table(result).rows) == (name == "contrasts")
     assert check_tables(result)[0].rows or name != "failing"
     assert bool(waterfall_table(result).rows) == (name == "mechanism")

@@ -57,7 +57,7 @@ def appendices(
 ) -> Iterator[Section]:
     """Yield the appendices in their order."""
     yield _configuration(plan, measured, result)
-    yield _comparisons(plan, measured, result)
+    yield _comparisons(result)
     # These take figures; the results take those that are left.
     caches, system = (
         _caches(plan, measured, result, pictures),
@@ -132,9 +132,7 @@ _BASIS = (
 )
 
 
-def _comparisons(
-    plan: ReportPlan, measured: Measured, result: CampaignResult
-) -> Section:
+def _comparisons(result: CampaignResult) -> Section:
     blocks: list[Block] = [Paragraph(_COMPARED)]
     for model in result.common_levels:
         table = comparison_table(result, model)
@@ -145,7 +143,7 @@ def _comparisons(
         blocks += [replace(section, folded=folded) for section in compared]
     blocks += section_unless_empty(
         "What each verdict rests on",
-        split_by_model(basis_table(plan, measured)),
+        split_by_model(basis_table(result)),
         _BASIS,
     )
     means = "Throughput, over the models that have each of the arms; the interval says how far models differ."

@@ -351,6 +351,17 @@ class ReportedExclusion(ResultPart):
     facts: dict[str, Any]
 
 
+class ReportedFinding(ResultPart):
+    """A finding on an input of a verdict."""
+
+    input: str
+    code: str
+    """of docs/verdicts.md"""
+    severity: Literal["sound", "unknown", "qualifies", "indicates", "refuses"]
+    """from least to most severe; see docs/verdicts.md"""
+    facts: dict[str, Any]
+
+
 class ReportedComparison(ReportedCellName):
     """A cell against another one of its model, in one quantity, at one level."""
 
@@ -386,6 +397,11 @@ class ReportedComparison(ReportedCellName):
     """why the verdict is what it is, or why there is none: codes of docs/verdicts.md, in the order of reason"""
     exclusions: list[ReportedExclusion] = []
     """the runs of either cell that are left out"""
+    basis: dict[str, str] = {}
+    """input of the verdict -> what is known of it, as in its column basis_... of comparison.csv; of those in `comparisons`
+    on throughput alone; older reports lack it"""
+    findings: list[ReportedFinding] = []
+    """on the inputs in `basis`: those that are not sound, and grounds of the verdict"""
     bound: Literal["at least", "at most"] | None
     """the effect is at least, or at most, this large: one side had too few requests in flight"""
     qualifier: str | None

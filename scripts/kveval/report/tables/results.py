@@ -13,21 +13,17 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, rank_of
 from kveval.analysis.statistics import sentences
 from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.findings import ComparisonFinding, read_findings
+from kveval.analysis.statistics.findings import ComparisonFinding
+from kveval.analysis.statistics.sentences import SideNames
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import (
-    Measured,
-    ReportPlan,
     Table,
-    text_or_blank,
 )
 from kveval.report.data.comparisons import (
-    baseline_link,
     effect_text,
-    is_against_baseline,
     naming_of,
     qualifier,
     verdict_cell,
@@ -40,6 +36,7 @@ from kveval.report.result.model import (
     Peak,
     ReportedCell,
     ReportedComparison,
+    ReportedFinding,
     ReportedMean,
 )
 
@@ -430,47 +427,52 @@ _COLUMNS = {
 _MARKS = {"qualifies": "*", "indicates": "*", "refuses": "**"}
 
 
-def basis_table(plan: ReportPlan, measured: Measured) -> Table:
+def basis_table(result: CampaignResult) -> Table:
     """Return every comparison of throughput with its inputs: in bold those that prevent a verdict, in italics those
     that weaken or qualify it.
     """
-    rows = []
-    order = plan.models_by_size
-    known = measured.all_comparisons[
-        (measured.all_comparisons["metric"] == THROUGHPUT)
-        & measured.all_comparisons["model"].isin(order)
+    order = [*result.common_levels]
+    known = [
+        each
+        for each in result.comparisons
+        if each.model in order and each.against and "work" in each.basis
     ]
-    for row in sorted(
-        known.to_dict("records"), key=lambda row: order.index(row["model"])
-    ):
-        if "basis_work" in row and row["baseline"]:
-            against = (
-                ""
-                if is_against_baseline(plan, row)
-                else f" against {baseline_link(row)}"
-            )
-            cells = [_inputs(row, names) for names in _COLUMNS.values()]
-            rows.append(
-                [row["model"], f"{arm_link(Cell.from_row(row))}{against}", *cells]
-            )
+    rows = []
+    for comparison in sorted(known, key=lambda each: order.index(each.model)):
+        named = None if comparison.with_baseline else comparison.against
+        against = f" against {arm_link(named)}" if named else ""
+        findings = {each.input: each for each in comparison.findings}
+        names = naming_of(comparison.row)
+        cells = [
+            _inputs(comparison, findings, names, inputs) for inputs in _COLUMNS.values()
+        ]
+        rows.append([comparison.model, f"{arm_link(comparison)}{against}", *cells])
     return Table(["model", "arm", *_COLUMNS], rows)
 
 
-def _inputs(row: Mapping[Any, Any], names: Sequence[str]) -> str:
-    found = {each.input: each for each in read_findings(row) if each.input}
-    return "; ".join(
-        filter(None, (_input(row, name, found.get(name)) for name in names))
+def _inputs(
+    comparison: ReportedComparison,
+    findings: Mapping[str, ReportedFinding],
+    names: SideNames,
+    inputs: Sequence[str],
+) -> str:
+    """Inputs of a comparison that share a column, without those of which nothing is known."""
+    texts = (
+        _input(name, comparison.basis.get(name, ""), findings.get(name), names)
+        for name in inputs
     )
+    return "; ".join(filter(None, texts))
 
 
-def _input(row: Mapping[Any, Any], name: str, found: ComparisonFinding | None) -> str:
-    """An input of a comparison, marked by its severity; `found`: None if it is sound."""
-    text, mark = text_or_blank(row.get(f"basis_{name}")), ""
+def _input(
+    name: str, text: str, found: ReportedFinding | None, names: SideNames
+) -> str:
+    """An input of a comparison, marked by its severity; `text`: what is known of one that is sound, `found` None."""
+    mark = ""
     if found is not None:
-        text, mark = (
-            sentences.summary(found, naming_of(row)),
-            _MARKS.get(found.severity, ""),
-        )
+        finding = ComparisonFinding(found.code, found.severity, found.facts)
+        text = sentences.summary(finding, names)
+        mark = _MARKS.get(found.severity, "")
     if name == "order" and text and (found is None or found.code == "order_unknown"):
         # "varied" alone would be unclear, since the column is shared.
         text = f"order {text}"

@@ -1,0 +1,34 @@
+"""The basis of the verdict of a comparison, as the result of a campaign lists it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kveval.analysis.statistics.findings import INPUTS, read_findings
+from kveval.report.data.campaign import text_or_blank
+from kveval.report.result.model import ReportedFinding
+
+
+def basis_of(row: Mapping[Any, Any]) -> dict[str, str]:
+    """Return input -> what is known of it, of a row of comparison.csv; nothing of one without these columns."""
+    columns = {name: f"basis_{name}" for name in INPUTS}
+    return {
+        name: text_or_blank(row[column])
+        for name, column in columns.items()
+        if column in row
+    }
+
+
+def findings_of(row: Mapping[Any, Any]) -> list[ReportedFinding]:
+    """Return the findings on inputs in a row of comparison.csv: those that are not sound, and grounds of the verdict."""
+    return [
+        ReportedFinding(
+            input=finding.input,
+            code=finding.code,
+            severity=finding.severity,
+            facts=dict(finding.facts),
+        )
+        for finding in read_findings(row)
+        if finding.input
+    ]
