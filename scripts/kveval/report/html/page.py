@@ -111,7 +111,7 @@ def _drawing_uri(file: Path, most: int) -> str:
     """A drawing as a data URI; "" where there is none, or it has more than `most` bytes.
 
     It lacks what does not show: its description, indentation, digits below 0.01 points. Numbers in its texts keep all
-    their digits: they are no places. As what quoting adds is as much, a file of twice the size is not read.
+    their digits: they are no places. A file of twice the size is not read: none becomes that much shorter.
     """
     if not file.is_file() or file.stat().st_size > 2 * most:
         return ""
