@@ -47,8 +47,8 @@ def _builds(runs: Sequence[Run]) -> list[ReportedBuild]:
             released = run.build.get("kind") == "release"
             build = ReportedBuild(
                 scenario=run.cell.scenario,
-                title=run.build["title"],
-                key="" if released else run.build["key"],
+                title=str(run.build.get("title", "")),
+                key="" if released else str(run.build.get("key", "")),
             )
             builds += [build] if build not in builds else []
     return builds
