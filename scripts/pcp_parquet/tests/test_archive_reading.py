@@ -256,9 +256,17 @@ def test_rates_of_arrays_are_those_of_frames(
 ) -> None:
     times = [float(second) for second in range(len(values))]
     frame = counter(values, times, kind, tuple(mark + 0.5 for mark in marks))
-    name = "disk.ops"
     info = MetricInfo(
-        *(name, (name,), "60.0.1", kind, "counter", "count", None, "", {}, 0)
+        name="disk.ops",
+        names=("disk.ops",),
+        pmid="60.0.1",
+        type=kind,
+        semantics="counter",
+        units="count",
+        indom=None,
+        help="",
+        labels={},
+        samples=len(values),
     )
     samples = Samples(
         info,

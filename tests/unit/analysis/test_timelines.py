@@ -1,6 +1,7 @@
 """Recordings second by second."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as campaign
 
+from kveval.analysis.system import timelines as module
 from kveval.analysis.system.timelines import timelines
+from pcp_parquet.parquet.reading import samples_of
 
 START = campaign.START.value
 END = START + (campaign.WINDOW_S - 1) * 10**9
@@ -107,6 +110,28 @@ def test_a_recording_is_read_once_for_several_entries(recording: Path) -> None:
         alone = timeline(recording, entries[name])
         assert alone is not None
         pd.testing.assert_series_equal(line, alone)
+
+
+def test_a_counter_has_no_point_where_it_was_reset(
+    recording: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = campaign.METRICS["server_generation_tok_s"]
+
+    def with_reset(parquet: Path, names: Collection[str]) -> Any:
+        samples, archive = samples_of(parquet, names)
+        for name, each in samples.items():
+            later = each.times >= START + 10 * 10**9
+            values = np.where(later, each.values / 1000, each.values)
+            samples[name] = replace(each, values=values)
+        return samples, archive
+
+    whole = timeline(recording, entry)
+    monkeypatch.setattr(module, "samples_of", with_reset)
+    reset = timeline(recording, entry)
+    assert whole is not None
+    assert reset is not None
+    assert {*whole.index} - {*reset.index} == {10}
+    assert (reset[reset.index < 10] > 0).all()
 
 
 def test_instances_may_be_selected(recording: Path) -> None:

@@ -31,10 +31,11 @@ def timelines(
 ) -> dict[str, pd.Series[float]]:
     """Return entries of config/metrics.yaml over time in their units, indexed by seconds since `start_ns`.
 
-    Counters become rates per second; instances are combined as the entry says; of several sources the first that was
-    recorded is read. A ratio is that of its counters' increases over RATIO_SAMPLES samples, NaN where the denominator
-    did not increase. An entry of which nothing was recorded, or whose unit cannot be converted, has no timeline.
-    `version` is the server's. Raises ValueError for a file that is no recording.
+    Counters become rates per second, and have no point where they were reset or the recording was interrupted. Instances
+    are combined as the entry says; of several sources the first that was recorded is read. A ratio is that of its
+    counters' increases over RATIO_SAMPLES samples, NaN where the denominator did not increase. An entry of which nothing
+    was recorded, or whose unit cannot be converted, has no timeline. `version` is the server's. Raises ValueError for a
+    file that is no recording.
     """
     sources = [
         source

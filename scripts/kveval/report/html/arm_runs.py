@@ -25,7 +25,7 @@ from kveval.report.sections import Bullets, Paragraph, Section
 from kveval.report.tables.results import level_unit_of, whole_number
 
 TITLE = "The runs behind each arm"
-_SAID = (
+_ABOUT = (
     "Every comparison with the values of the single runs at the level where they were compared. Each value links to "
     "the files of its run, if the measurements are stored beside this page."
 )
@@ -51,7 +51,7 @@ def runs_section(
             for cell in result.cells_of(model)
         ]
         models.append(Section(f"Runs on {model}", arms, folded=True))
-    return Section(TITLE, [Paragraph(_SAID), *models])
+    return Section(TITLE, [Paragraph(_ABOUT), *models])
 
 
 def _comparisons_by_cell(
@@ -153,8 +153,13 @@ def _alone(runs: _Runs, cell: ReportedCell) -> list[list[str]]:
         return []
     return [
         [
-            *(_quantity(metric), "", ""),
-            *(runs.values(cell.cell, level, metric), "", "", f"{level}"),
+            _quantity(metric),
+            "",
+            "",
+            runs.values(cell.cell, level, metric),
+            "",
+            "",
+            f"{level}",
         ]
         for metric in METRIC_TITLES
         if metric != GOODPUT or result.goodput_levels

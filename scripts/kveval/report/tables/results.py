@@ -465,15 +465,17 @@ def _inputs(
 
 
 def _input(
-    name: str, text: str, found: ReportedFinding | None, names: SideNames
+    name: str, text: str, finding: ReportedFinding | None, names: SideNames
 ) -> str:
-    """An input of a comparison, marked by its severity; `text`: what is known of one that is sound, `found` None."""
-    mark = ""
-    if found is not None:
-        finding = ComparisonFinding(found.code, found.severity, found.facts)
-        text = sentences.summary(finding, names)
-        mark = _MARKS.get(found.severity, "")
-    if name == "order" and text and (found is None or found.code == "order_unknown"):
+    """An input of a comparison, marked by its severity; `text`: what is known of one that is sound, `finding` None."""
+    mark, code = "", ""
+    if finding is not None:
+        code, severity = finding.code, finding.severity
+        text = sentences.summary(
+            ComparisonFinding(code, severity, finding.facts), names
+        )
+        mark = _MARKS.get(severity, "")
+    if name == "order" and text and code in ("", "order_unknown"):
         # "varied" alone would be unclear, since the column is shared.
         text = f"order {text}"
     return f"{mark}{text}{mark}"
