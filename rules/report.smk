@@ -30,6 +30,10 @@ LINKED = [f"{ANALYSIS}/pcp_metrics_peak.csv"]
 BENCHMARK_REPORTS = f"{RESULTS}/analysis/benchmark_reports.txt"
 
 
+# Of families whose figures take longer, or less long, than those of most.
+PRIORITIES = {"recordings": 2, "effects": 0, "system": 0}
+
+
 # One job per family of figures: starting Python and the plotting library takes longer than drawing. The output is a
 # folder, because which figures have data is known only when they are drawn.
 for family in FAMILIES:
@@ -49,6 +53,8 @@ for family in FAMILIES:
             report(directory(f"{FIGURES}/{family}"), **captioned(MODELS, family)),
         log:
             f"{LOGS}/{{so_far}}plot_{family}.log",
+        # The longest first, so that the last ones end at about the same time.
+        priority: PRIORITIES.get(family, 1)
         conda:
             "../envs/workflow.yaml"
         resources:
@@ -113,6 +119,8 @@ rule write_report:
         f"{LOGS}/{{so_far}}write_report.log",
     conda:
         "../envs/workflow.yaml"
+    # Nothing else is left to run beside it.
+    threads: 2
     resources:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,

@@ -7,6 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -45,11 +46,13 @@ def write_page(
     places: Mapping[tuple[Cell, int], Path],
     figures: Iterable[Path],
     output: Path,
+    threads: int = 1,
 ) -> None:
     """Write report.html.
 
     `root`: the report's tree, `result`: what it shows; `places`: cell and run -> the run's folder, of those that are on
-    this machine; `figures`: one file of each figure in the tree. Raises FileNotFoundError for a missing figure.
+    this machine; `figures`: one file of each figure in the tree; `threads`: images made at a time. Raises
+    FileNotFoundError for a missing figure.
     """
     files = {path.stem: path for path in figures}
     runs = runs_section(result, places, output.parent)
@@ -60,10 +63,12 @@ def write_page(
         for block in section.blocks
         if isinstance(block, Picture)
     ]
-    images = {picture.name: data_uri(files[picture.name]) for picture in pictures}
-    narrow = {
-        picture.name: narrow_data_uri(files[picture.name]) for picture in pictures
-    }
+    names = list(dict.fromkeys(picture.name for picture in pictures))
+    of_pictures = [files[name] for name in names]
+    # Pillow's work goes on beside Python's, and makes most of the time.
+    with ThreadPoolExecutor(threads) as pool:
+        images = dict(zip(names, pool.map(data_uri, of_pictures), strict=True))
+    narrow = dict(zip(names, map(narrow_data_uri, of_pictures), strict=True))
     output.write_text(render_page(page, images, narrow), encoding="utf-8")
 
 
