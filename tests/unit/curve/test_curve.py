@@ -225,3 +225,14 @@ def test_a_sample_is_the_same_blocks_at_every_use_and_of_every_size() -> None:
     assert [units - {5} for units in blocks] == chunks
     assert len({frozenset(units & {0, 1, 2}) for units in blocks}) == 1
     assert 0.2 < sum(len(units & {3, 4, 5}) for units in blocks) / (3 * len(rows)) < 0.4
+
+
+@given(st.lists(st.integers(0, 40), min_size=2, max_size=6), st.integers(1, 8))
+def test_no_two_requests_have_a_block_of_an_answer_in_common(
+    lengths: list[int], block: int
+) -> None:
+    # A prompt of one token: every full block has a part of an answer, but for blocks of one token the first.
+    rows = [TraceRow(0.0, 1, length, [0]) for length in lengths]
+    ids = Prompts.of_rows(rows, 9).blocks(block, answers=True).ids
+    own = ids if block > 1 else ids[ids != 0]
+    assert len(set(own.tolist())) == len(own)
