@@ -49,7 +49,7 @@ def of(levels: pd.DataFrame, **settings: Any) -> Case:
 
 
 def _checked(severity: str, name: str, message: str) -> dict[str, str]:
-    return outcome_columns([Outcome(name, severity, message)])
+    return outcome_columns([Outcome(name, severity, {"message": message}, "{message}")])
 
 
 def _changed(scenario: str, numbers: list[int], **values: Any) -> Case:

@@ -128,7 +128,8 @@ def banned_words(document: Document) -> list[Outcome]:
         Outcome(
             "banned_words",
             "fail",
-            f"{match[0]!r}: no measurement shows that",
+            {"found": match[0]},
+            "{found!r}: no measurement shows that",
             _short(sentence),
         )
         for sentence in (*document.parts.sentences, *document.parts.cells)
@@ -142,7 +143,8 @@ def claim_words(document: Document) -> list[Outcome]:
         Outcome(
             "claim_words",
             "fail",
-            f"{match[0]!r} is not said by a verdict",
+            {"found": match[0]},
+            "{found!r} is not said by a verdict",
             _short(sentence),
         )
         for sentence in document.claims
@@ -165,7 +167,8 @@ def numbers_in_prose(document: Document) -> list[Outcome]:
         Outcome(
             "numbers_in_prose",
             "fail",
-            f"{number} is in no table of the document",
+            {"number": number},
+            "{number} is in no table of the document",
             _short(sentence),
         )
         for sentence in document.open_sentences
@@ -185,7 +188,8 @@ def parity_words(document: Document) -> list[Outcome]:
         Outcome(
             "parity_words",
             "fail",
-            f"{match[0]!r}, but no equivalence was shown",
+            {"found": match[0]},
+            "{found!r}, but no equivalence was shown",
             _short(sentence),
         )
         for sentence, left in zip(
@@ -222,19 +226,20 @@ def one_denominator(document: Document) -> list[Outcome]:
                 Outcome(
                     "one_denominator",
                     "fail",
-                    f"{unknown[0]} % of what is not on record",
+                    {"percent": unknown[0]},
+                    "{percent} % of what is not on record",
                     _short(sentence),
                 )
             )
             continue
         sets = [references[value] for value in shown if value in references]
         if sets and not set.intersection(*sets):
-            of = ", ".join(sorted(set.union(*sets)))
             outcomes.append(
                 Outcome(
                     "one_denominator",
                     "fail",
-                    f"percentages of different cells: {of}",
+                    {"cells": sorted(set.union(*sets))},
+                    "percentages of different cells: {cells}",
                     _short(sentence),
                 )
             )
@@ -249,15 +254,16 @@ def too_fine(document: Document) -> list[Outcome]:
             half = (_value(high) - _value(low)) / 2
             allowed = max(decimals_for(half), 0) if half > 0 else 0
             if half > 0 and max(map(_decimals, (value, low, high))) > allowed:
-                message = f"{value} ({low} to {high}) is known to {allowed} decimals"
-                outcomes.append(Outcome("too_fine", "fail", message, _short(text)))
+                words = "{value} ({low} to {high}) is known to {decimals} decimals"
+                facts = {"value": value, "low": low, "high": high, "decimals": allowed}
+                outcomes.append(Outcome("too_fine", "fail", facts, words, _short(text)))
         for share, count in _SHARE.findall(text):
             allowed = max(0, math.floor(math.log10(max(_value(count), 1) / 100)))
             if _decimals(share) > allowed:
-                message = (
-                    f"{share} % of {count}: one of them is {100 / _value(count):.2g} %"
-                )
-                outcomes.append(Outcome("too_fine", "fail", message, _short(text)))
+                words = "{percent} % of {count}: one of them is {one_percent:.2g} %"
+                one = 100 / _value(count)
+                facts = {"percent": share, "count": count, "one_percent": one}
+                outcomes.append(Outcome("too_fine", "fail", facts, words, _short(text)))
     return outcomes
 
 
@@ -267,12 +273,14 @@ def encoding(document: Document) -> list[Outcome]:
         try:
             document.content.decode("utf-8")
         except UnicodeDecodeError as error:
-            return [Outcome("encoding", "fail", f"not UTF-8 at byte {error.start}")]
+            facts = {"byte": error.start}
+            return [Outcome("encoding", "fail", facts, "not UTF-8 at byte {byte}")]
     match = _MOJIBAKE.search(document.text)
     if match is None:
         return []
     around = document.text[max(0, match.start() - 15) : match.end() + 15]
-    return [Outcome("encoding", "fail", f"text decoded wrongly: {around!r}")]
+    words = "text decoded wrongly: {around!r}"
+    return [Outcome("encoding", "fail", {"around": around}, words)]
 
 
 def links_exist(document: Document) -> list[Outcome]:
@@ -291,7 +299,7 @@ def links_exist(document: Document) -> list[Outcome]:
         if not any((place / path).exists() for place in places)
     ]
     return [
-        Outcome("links_exist", "fail", f"there is no {target}")
+        Outcome("links_exist", "fail", {"target": target}, "there is no {target}")
         for target in dict.fromkeys(missing)
     ]
 
@@ -311,7 +319,8 @@ def counts_add_up(document: Document) -> list[Outcome]:
                         Outcome(
                             "counts_add_up",
                             "fail",
-                            f"there are {count} {noun}",
+                            {"count": count, "noun": noun},
+                            "there are {count} {noun}",
                             _short(sentence),
                         )
                     )
@@ -323,7 +332,8 @@ def counts_add_up(document: Document) -> list[Outcome]:
                     Outcome(
                         "counts_add_up",
                         "fail",
-                        f"{factors} is not {product}",
+                        {"factors": factors, "product": product},
+                        "{factors} is not {product}",
                         _short(sentence),
                     )
                 )
@@ -351,7 +361,8 @@ def models_known(document: Document) -> list[Outcome]:
                         Outcome(
                             "models_known",
                             "fail",
-                            f"no model {name} in the catalogue",
+                            {"model": name},
+                            "no model {model} in the catalogue",
                             _short(text),
                         )
                     )

@@ -141,7 +141,7 @@ def level_row(
             "checks_failed": "",
             "checks_warned": "",
             "checks_noted": "",
-            "checks_messages": "",
+            "checks_findings": "",
         },
         **{
             "kv_cache_usage_percent": 45.2,

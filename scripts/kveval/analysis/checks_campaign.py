@@ -56,16 +56,17 @@ class Tables:
 @check("R2", "R5")
 def rows_once(tables: Tables) -> Iterator[Outcome]:
     """Every level of every run is in the tables once, and every cell has one peak."""
-    for table, keys in (
-        (tables.levels, [*CELL_COLUMNS, "run", "level"]),
-        (tables.peaks, [*CELL_COLUMNS]),
-    ):
-        for row in table[table.duplicated(keys)].to_dict("records"):
-            which = (
-                ", ".join(f"{key} {row[key]}" for key in keys[len(CELL_COLUMNS) :])
-                or "the cell"
-            )
-            yield fail(f"twice in the tables: {which}", Cell.from_row(row))
+    levels, peaks = tables.levels, tables.peaks
+    keys = [*CELL_COLUMNS, "run", "level"]
+    for row in levels[levels.duplicated(keys)].to_dict("records"):
+        yield fail(
+            "twice in the tables: run {run}, level {level}",
+            Cell.from_row(row),
+            run=row["run"],
+            level=row["level"],
+        )
+    for row in peaks[peaks.duplicated([*CELL_COLUMNS])].to_dict("records"):
+        yield fail("twice in the tables: the cell", Cell.from_row(row))
 
 
 @check("R2")
@@ -84,15 +85,22 @@ def one_measurement_per_cell(tables: Tables) -> Iterator[Outcome]:
     for cell, rows in tables_by_cell(tables.levels[~imported]).items():
         names = list(map(str, rows["measurement"].unique()))
         if len(names) > 1:
-            yield fail(f"runs of different measurements: {', '.join(names)}", cell)
+            yield fail(
+                "runs of different measurements: {measurements}",
+                cell,
+                measurements=names,
+            )
     for name, rows in (
         tables.levels[[*CELL_COLUMNS, "measurement"]]
         .drop_duplicates()
         .groupby("measurement", sort=False)
     ):
         if len(rows) > 1:
-            cells = ", ".join(cell.full_label for cell in tables_by_cell(rows))
-            yield fail(f"measurement {name} stands under {cells}")
+            yield fail(
+                "measurement {measurement} stands under {cells}",
+                measurement=name,
+                cells=[cell.full_label for cell in tables_by_cell(rows)],
+            )
 
 
 @check("R5")
@@ -108,15 +116,17 @@ def balanced_panel(tables: Tables) -> Iterator[Outcome]:
         if not np.isclose(
             row["effect_percent"], right, rtol=1e-6, atol=1e-9, equal_nan=True
         ):
-            message = f"{row['effect_percent']:.4g} % is not the geometric mean over the balanced panel, {right:.4g} %"
             yield fail(
-                message, f"{row['scenario']}/{row['cpu_blocks']} {row['metric']}"
+                "{effect_percent:.4g} % is not the geometric mean over the balanced panel, {expected_percent:.4g} %",
+                f"{row['scenario']}/{row['cpu_blocks']} {row['metric']}",
+                effect_percent=row["effect_percent"],
+                expected_percent=right,
             )
     for missing in dict.fromkeys(
         str(names) for names in tables.averages["missing"].fillna("") if names
     ):
         cells = [Cell.from_path(path).full_label for path in missing.split(";")]
-        yield note(f"averages over models lack {', '.join(cells)}")
+        yield note("averages over models lack {cells}", cells=cells)
 
 
 @check("R6")
@@ -128,7 +138,12 @@ def denominators(tables: Tables) -> Iterator[Outcome]:
         if pd.notna(row["effect_percent"]) and (
             baseline not in known or baseline == cell
         ):
-            yield fail(f"{row['metric']} is compared with {_label(baseline)}", cell)
+            yield fail(
+                "{metric} is compared with {reference}",
+                cell,
+                metric=row["metric"],
+                reference=_label(baseline),
+            )
 
 
 @check("R9")
@@ -137,8 +152,11 @@ def replication(tables: Tables) -> Iterator[Outcome]:
     for row in tables.comparisons():
         if row["verdict"] in VERDICTS and row["runs"] < MIN_RUNS:
             yield fail(
-                f"{row['metric']}: {row['verdict']} from {row['runs']:.0f} runs",
+                "{metric}: {verdict} from {runs:.0f} runs",
                 Cell.from_row(row),
+                metric=row["metric"],
+                verdict=row["verdict"],
+                runs=row["runs"],
             )
 
 
@@ -148,13 +166,15 @@ def peak_bracketed(tables: Tables) -> Iterator[Outcome]:
     for row in tables.peaks.to_dict("records"):
         if not bool(row["bracketed"]):
             yield note(
-                f"not bracketed: {row['level']} is the first or the last level measured",
+                "not bracketed: {level} is the first or the last level measured",
                 Cell.from_row(row),
+                level=row["level"],
             )
         if row["runs"] < 2:
             yield note(
-                f"level {row['level']} was selected by the run that gives its value",
+                "level {level} was selected by the run that gives its value",
                 Cell.from_row(row),
+                level=row["level"],
             )
 
 
@@ -168,10 +188,12 @@ def common_level(tables: Tables) -> Iterator[Outcome]:
             and str(row["level"]).removesuffix(".0") not in used
             and len(used) < 2
         ):
-            values = f"its values are of level {row['levels_compared']}"
             yield fail(
-                f"{row['metric']} is compared at {row['level']}, {values}",
+                "{metric} is compared at {level}, its values are of level {levels_compared}",
                 Cell.from_row(row),
+                metric=row["metric"],
+                level=row["level"],
+                levels_compared=row["levels_compared"],
             )
 
 
@@ -194,15 +216,25 @@ def multiplicity(tables: Tables) -> Iterator[Outcome]:
                 members, holm([row[source] for row in members]), strict=True
             ):
                 if not np.isclose(row[target], right, rtol=1e-6, atol=1e-12):
-                    message = f"{row['metric']}: {target} is {row[target]:.3g}, over {len(members)} it is {right:.3g}"
-                    yield fail(message, Cell.from_row(row))
+                    yield fail(
+                        "{metric}: {column} is {p_adjusted:.3g}, over {comparisons} it is {p_expected:.3g}",
+                        Cell.from_row(row),
+                        metric=row["metric"],
+                        column=target,
+                        p_adjusted=row[target],
+                        comparisons=len(members),
+                        p_expected=right,
+                    )
     for row in tables.comparisons():
         if (
             row["verdict"] in (BETTER, WORSE, WORSE_IDLE)
             and not row["p_holm"] < tables.alpha
         ):
             yield fail(
-                f"{row['verdict']} at p = {row['p_holm']:.3g}", Cell.from_row(row)
+                "{verdict} at p = {p_holm:.3g}",
+                Cell.from_row(row),
+                verdict=row["verdict"],
+                p_holm=row["p_holm"],
             )
 
 
@@ -212,8 +244,11 @@ def parity_shown(tables: Tables) -> Iterator[Outcome]:
     for row in tables.comparisons():
         if row["verdict"] in (PARITY, IDLE) and not row["p_parity_holm"] < tables.alpha:
             yield fail(
-                f"{row['metric']}: {row['verdict']} at p = {row['p_parity_holm']:.3g} (TOST)",
+                "{metric}: {verdict} at p = {p_parity_holm:.3g} (TOST)",
                 Cell.from_row(row),
+                metric=row["metric"],
+                verdict=row["verdict"],
+                p_parity_holm=row["p_parity_holm"],
             )
 
 
@@ -227,15 +262,19 @@ def replicates(tables: Tables) -> Iterator[Outcome]:
         if len(rows) > 1:
             cells = tables_by_cell(rows)
             same |= dict.fromkeys(cells, str(name))
-            names = " and ".join(cell.full_label for cell in cells)
-            yield note(f"{names} ran the same: their difference is noise")
+            yield note(
+                "{cells: and } ran the same: their difference is noise",
+                cells=[cell.full_label for cell in cells],
+            )
     for row in tables.comparisons():
         cell, baseline = Cell.from_row(row), baseline_of(row)
         same_configuration = baseline in same and same.get(cell) == same[baseline]
         if same_configuration and row["verdict"] in VERDICTS:
             yield fail(
-                f"{row['metric']}: {row['verdict']}, though both ran the same",
+                "{metric}: {verdict}, though both ran the same",
                 Cell.from_row(row),
+                metric=row["metric"],
+                verdict=row["verdict"],
             )
 
 
@@ -249,8 +288,10 @@ def one_machine(tables: Tables) -> Iterator[Outcome]:
         theirs = of_cell.get(baseline, set()) if baseline else set()
         if row["verdict"] in VERDICTS and (ours or theirs) and not ours & theirs:
             yield fail(
-                f"{row['metric']}: {_label(baseline)} was measured on other hardware",
+                "{metric}: {reference} was measured on other hardware",
                 Cell.from_row(row),
+                metric=row["metric"],
+                reference=_label(baseline),
             )
 
 
@@ -271,15 +312,25 @@ def one_build(tables: Tables) -> Iterator[Outcome]:
             of_cell.get(baseline, set()),
         )
         settings = settings_by_cell.get(cell, set())
-        ours, theirs = (
-            " and ".join(sorted(builds)) for builds in (own_builds, baseline_builds)
-        )
         if not (own_builds and baseline_builds) or own_builds == baseline_builds:
             continue
+        facts = {
+            "builds": sorted(own_builds),
+            "reference": baseline.full_label,
+            "reference_builds": sorted(baseline_builds),
+        }
         if len(settings) == 1 and settings == settings_by_cell.get(baseline):
-            yield note(f"builds compared: {ours} with {theirs}", cell)
+            yield note(
+                "builds compared: {builds: and } with {reference_builds: and }",
+                cell,
+                **facts,
+            )
         else:
-            yield warn(f"confounded: ran {ours}, {baseline.full_label} {theirs}", cell)
+            yield warn(
+                "confounded: ran {builds: and }, {reference} {reference_builds: and }",
+                cell,
+                **facts,
+            )
 
 
 @check("R19")
@@ -291,8 +342,9 @@ def one_generator(tables: Tables) -> Iterator[Outcome]:
         )
         if len(versions) > 1:
             yield warn(
-                f"measured with GuideLLM {', '.join(versions)}, whose definitions may differ",
+                "measured with GuideLLM {versions}, whose definitions may differ",
                 str(model),
+                versions=versions,
             )
 
 
@@ -305,7 +357,12 @@ def correlations_within_models(tables: Tables) -> Iterator[Outcome]:
         if model.lower() in ("", "all", "nan"):
             yield fail("pools models", where)
         if not row["n"] >= MIN_POINTS:
-            yield fail(f"{row['n']} points, {MIN_POINTS} needed", where)
+            yield fail(
+                "{points} points, {points_needed} needed",
+                where,
+                points=row["n"],
+                points_needed=MIN_POINTS,
+            )
         if not (np.isfinite(row["low"]) and np.isfinite(row["high"])):
             yield fail("has no interval", where)
 
@@ -319,8 +376,11 @@ def censored_share_shown(tables: Tables) -> Iterator[Outcome]:
         known = table.get("incomplete_share", pd.Series(np.nan, table.index)).notna()
         alone = table["throughput_completed_tok_s"].notna() & ~known
         if alone.any():
-            message = f"{alone.sum()} rows have a completed-only throughput without the share of unfinished requests"
-            yield fail(message, name)
+            yield fail(
+                "{rows} rows have a completed-only throughput without the share of unfinished requests",
+                name,
+                rows=alone.sum(),
+            )
 
 
 def _rows(*tables: pd.DataFrame) -> Iterator[dict[str, Any]]:

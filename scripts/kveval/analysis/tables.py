@@ -25,6 +25,8 @@ _TEXT = (
         "checks_failed",
         "checks_warned",
         "checks_noted",
+        "checks_findings",
+        # In tables of older versions.
         "checks_messages",
         NOTES,
         "baseline",

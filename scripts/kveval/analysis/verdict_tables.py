@@ -127,10 +127,10 @@ def check_table(levels: pd.DataFrame, outcomes: Sequence[Outcome] = ()) -> pd.Da
 
 
 def _row(outcome: Outcome, message: str) -> dict[str, str]:
-    rule = rules_of(outcome.name)
+    rule = rules_of(outcome.code)
     return {
         "severity": outcome.severity,
         "rule": rule,
-        "check": outcome.name,
+        "check": outcome.code,
         "message": message,
     }

@@ -316,10 +316,10 @@ def first_look(job: Job, entry: Mapping[str, Any], scratch: Path) -> FirstLook:
         # The level counts as measured; the report will say the same.
         return FirstLook(0.0, 0.0, [f"not judged yet: {problem}"])
     flagged = [
-        f"{outcome.name}: {outcome.message}"
+        f"{outcome.code}: {outcome.message}"
         for outcome in outcomes_of(row)
         if outcome.severity == "fail"
-        or (outcome.name in ("errors", "closed_loop") and outcome.severity == "warn")
+        or (outcome.code in ("errors", "closed_loop") and outcome.severity == "warn")
     ]
     throughput, per_s = float(row[THROUGHPUT]), float(row["throughput_req_s"])
     return FirstLook(_or_zero(throughput), 60 * _or_zero(per_s), flagged)

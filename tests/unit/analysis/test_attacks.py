@@ -467,7 +467,7 @@ def test_wrong_answers_in_one_run_of_either_side_refuse_the_verdict(
 ) -> None:
     levels = campaign()
     said = "4 of 4 greedy answers changed when the tier served their prompts"
-    found = outcome_columns([Outcome("answers", "fail", said)])
+    found = outcome_columns([Outcome("answers", "fail", words=said)])
     wrong = (levels["scenario"] == scenario) & levels["run"].isin(runs)
     for column, value in found.items():
         levels[column] = levels[column].astype(object) if column in levels else ""
@@ -486,7 +486,7 @@ def test_wrong_answers_in_one_run_of_either_side_refuse_the_verdict(
 def test_answers_that_were_not_checked_or_are_right_refuse_nothing() -> None:
     levels = campaign()
     for column, value in outcome_columns(
-        [Outcome("answers", "note", "not checked")]
+        [Outcome("answers", "note", words="not checked")]
     ).items():
         levels[column] = value
     row = judged(levels)

@@ -132,7 +132,14 @@ def test_three_failed_runs_leave_too_few_and_are_the_reason() -> None:
 
 def test_a_level_that_failed_is_named_with_its_error() -> None:
     error = outcome_columns(
-        [Outcome("level_failed", "fail", "GuideLLM failed (exit code 1)")]
+        [
+            Outcome(
+                "level_failed",
+                "fail",
+                {"error": "GuideLLM failed (exit code 1)"},
+                "{error}",
+            )
+        ]
     )
     row = judged(with_values(campaign(), ARM, [4], **error))
     assert (row["verdict"], row["qualifier"]) == (
@@ -445,7 +452,7 @@ def test_a_server_that_stores_on_both_sides_is_said_beside_the_verdict(
 
 
 def test_somebody_else_on_a_server_is_said_beside_the_verdict() -> None:
-    outcome = Outcome("others_on_server", "warn", "somebody else: 3.0 %")
+    outcome = Outcome("others_on_server", "warn", words="somebody else: 3.0 %")
     seen = outcome_columns([outcome])
     row = judged(with_values(campaign(), BASELINE, [2], **seen))
     assert (row["verdict"], row["qualifier"]) == (

@@ -500,7 +500,7 @@ def test_a_check_trips_on_its_fault_and_on_nothing_sound(
     broken, sound = FIXTURES[check]
     found = outcomes(check, broken())
     assert found, "the fixture does not trip it"
-    assert {outcome.name for outcome in found} == {name_of(check)}
+    assert {outcome.code for outcome in found} == {name_of(check)}
     assert all(outcome.message for outcome in found)
     assert outcomes(check, sound()) == []
 
@@ -600,12 +600,15 @@ def test_the_table_of_checks_names_place_rule_and_message() -> None:
     levels = levels_table(runs=1)
     odd = "+20 % | odd: x"
     judged = outcome_columns(
-        [Outcome("few_tokens", "warn", "few"), Outcome("steadiness", "fail", odd)]
+        [
+            Outcome("few_tokens", "warn", words="few"),
+            Outcome("steadiness", "fail", words=odd),
+        ]
     )
     levels.loc[0, list(judged)] = list(judged.values())
     found = [
-        Outcome("replication", "fail", "one run", Cell("m", "arm", 10)),
-        Outcome("one_generator", "warn", "two", "m"),
+        Outcome("replication", "fail", {}, "one run", Cell("m", "arm", 10)),
+        Outcome("one_generator", "warn", {}, "two", "m"),
     ]
     table = check_table(levels, found)
     assert table.loc[

@@ -1,3 +1,4 @@
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -14,9 +15,11 @@ from kveval.analysis.levels.outcomes import (
     Outcome,
     add_outcomes,
     failed_checks,
+    note,
     outcome_columns,
     outcomes_of,
     run_checks,
+    warn,
 )
 from kveval.analysis.levels.records import window_columns
 from kveval.analysis.levels.requests import Requests
@@ -81,7 +84,7 @@ def steady(rate: float, seconds: float, late: float = 1.0) -> Requests:
 
 def found(judged: checks_level.JudgedLevel) -> dict[str, str]:
     return {
-        outcome.name: outcome.severity for outcome in run_checks(LEVEL_CHECKS, judged)
+        outcome.code: outcome.severity for outcome in run_checks(LEVEL_CHECKS, judged)
     }
 
 
@@ -256,7 +259,7 @@ def test_no_message_has_a_number_that_is_not_known() -> None:
     )
     at_once.run.specification["workload"] |= {"profile": "sweep"}
     said = {
-        outcome.name: outcome.message
+        outcome.code: outcome.message
         for judged in (level(**unknown), at_once)
         for outcome in run_checks(LEVEL_CHECKS, judged)
     }
@@ -266,9 +269,9 @@ def test_no_message_has_a_number_that_is_not_known() -> None:
 
 def test_columns_sort_names_by_severity_and_hold_the_outcomes_themselves() -> None:
     outcomes = [
-        Outcome("a", "fail", "one: 1 | 2"),
-        Outcome("b", "note", 'two; "x"'),
-        Outcome("c", "fail", "x"),
+        Outcome("a", "fail", words="one: 1 | 2"),
+        Outcome("b", "note", words='two; "x"'),
+        Outcome("c", "fail", words="x"),
     ]
     row = outcome_columns(outcomes)
     assert row["checks_failed"] == "a;c"
@@ -276,16 +279,92 @@ def test_columns_sort_names_by_severity_and_hold_the_outcomes_themselves() -> No
     assert outcomes_of(row) == outcomes
     assert (
         outcomes_of(outcome_columns([]))
-        == outcomes_of({"checks_messages": np.nan})
+        == outcomes_of({"checks_findings": np.nan})
         == []
     )
 
 
+def test_facts_come_back_from_the_table_as_they_went_in() -> None:
+    outcome = warn(
+        "{error}: {cells: and }, {counts}, {share_percent:.1f} %, {rate_req_s:.0f}/s, {most}, {least}",
+        error='{0} {x!r} "quoted"; 1 | 2',
+        cells=["a {b}", "c"],
+        counts=np.array([1, 2]),
+        share_percent=np.float64(12.34),
+        rate_req_s=np.nan,
+        most=np.inf,
+        least=-np.inf,
+        spread=[1.5, np.nan, np.inf],
+        known=np.bool_(True),
+        none=None,
+    )
+    (back,) = outcomes_of(outcome_columns([outcome]))
+    assert back.message == outcome.message
+    assert back.message == (
+        '{0} {x!r} "quoted"; 1 | 2: a {b} and c, 1, 2, 12.3 %, nan/s, inf, -inf'
+    )
+    assert repr(back) == repr(outcome)
+    plain = {str: "error", float: "share_percent", bool: "known"}
+    assert all(type(back.facts[name]) is type_ for type_, name in plain.items())
+    assert back.facts["counts"] == [1, 2]
+    assert math.isnan(back.facts["rate_req_s"]) and math.isnan(back.facts["none"])
+
+
+def test_a_fact_is_plain() -> None:
+    with pytest.raises(TypeError, match="neither text nor number"):
+        note("{shares}", shares={"tier": 0.5})
+
+
+def test_the_table_of_an_older_version_is_read_with_its_sentences() -> None:
+    old = '[{"name":"errors","severity":"warn","message":"1 of {9} failed","where":""}]'
+    (outcome,) = outcomes_of({"checks_messages": old})
+    assert (outcome.code, outcome.severity, outcome.facts) == ("errors", "warn", {})
+    assert outcome.message == "1 of {9} failed"
+    # What is found of it now joins what was found then.
+    table = pd.DataFrame([{"checks_messages": old}])
+    (row,) = add_outcomes(table, [[outcome]]).to_dict("records")
+    assert [each.message for each in outcomes_of(row)] == 2 * ["1 of {9} failed"]
+
+
+def facts(judged: checks_level.JudgedLevel, code: str) -> dict[str, Any]:
+    (outcome,) = (
+        outcome for outcome in run_checks(LEVEL_CHECKS, judged) if outcome.code == code
+    )
+    return dict(outcome.facts)
+
+
+def test_facts_have_their_units_in_their_names() -> None:
+    assert facts(level(requests_errored=100), "errors") == {
+        "requests_failed": 100,
+        "requests_total": 1208,
+    }
+    faster = replace(level(), requests=steady(640.0, 120.0, late=1.2))
+    assert facts(faster, "steadiness") == {
+        "change_percent": pytest.approx(100 * 0.2 / 1.1, abs=1),
+        "limit_percent": pytest.approx(10.9, abs=0.1),
+    }
+    assert facts(level(requests_completed=199), "few_completions") == {
+        "requests_completed": 199,
+        "enough_requests": 200,
+        "window_s": 120.0,
+        "e2e_p50_s": pytest.approx(0.8),
+    }
+    assert facts(level(throughput_server_difference=-0.03), "server_tokens") == {
+        "difference_percent": pytest.approx(-3)
+    }
+    cut = level(not_reached="ttft_ms_p90;ttft_ms_p99", ttft_censored=30)
+    assert facts(cut, "not_reached") == {
+        "quantiles": ["ttft_ms_p90", "ttft_ms_p99"],
+        "ttft_cut_off": 30,
+        "ttft_total": 1230,
+    }
+
+
 def test_a_later_outcome_joins_the_row_it_belongs_to() -> None:
     table = pd.DataFrame(
-        [outcome_columns([Outcome("a", "fail", "one")]), outcome_columns([])]
+        [outcome_columns([Outcome("a", "fail", words="one")]), outcome_columns([])]
     )
-    joined = add_outcomes(table, [[Outcome("b", "fail", "two")], []])
+    joined = add_outcomes(table, [[Outcome("b", "fail", words="two")], []])
     assert list(joined["checks_failed"]) == ["a;b", ""]
     assert [
         [outcome.message for outcome in outcomes_of(row)]

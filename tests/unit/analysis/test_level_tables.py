@@ -15,6 +15,7 @@ from tests.support.paths import DATA
 from tests.support.synthetic import run_description
 from tests.support.vllm_bench import result
 
+from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.levels.records import request_tokens
 from kveval.analysis.levels.requests import Requests, delivered_tokens
 from kveval.analysis.levels.tables import (
@@ -241,7 +242,8 @@ def test_a_failed_level_is_a_row_that_failed(measurement: Callable[..., Path]) -
     )
     row = only(levels)
     assert row["checks_failed"] == "level_failed"
-    assert "the server died" in row["checks_messages"]
+    (failed,) = outcomes_of(row)
+    assert (failed.code, failed.facts) == ("level_failed", {"error": "the server died"})
     assert np.isnan(row["throughput_tok_s"])
     assert requests.empty
 

@@ -1,6 +1,4 @@
-import json
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,7 @@ import yaml
 from tests.support.paths import CONFIG
 from tests.support.synthetic import level_row
 
-from kveval.analysis.levels.outcomes import Outcome, outcome_columns
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns, outcomes_of
 from kveval.analysis.system.checks_system import WindowMetrics
 from kveval.analysis.system.metrics import (
     NO_WINDOW,
@@ -271,15 +269,15 @@ def test_more_requests_in_the_server_than_were_sent_fails_the_level(
     recording: Path,
 ) -> None:
     catalogue = {"requests_running": entry(), "requests_waiting": entry(scale=0.25)}
-    judged = outcome_columns([Outcome("steadiness", "fail", "it rose")])
+    judged = outcome_columns([Outcome("steadiness", "fail", words="it rose")])
     failed = with_system_metrics(levels(**judged), recording, catalogue, "0.32.0")
     assert failed["checks_failed"][0] == "steadiness;queues"
-    (message,) = [
-        found["message"]
-        for found in json.loads(failed["checks_messages"][0])
-        if found["name"] == "queues"
+    (facts,) = [
+        found.facts
+        for found in outcomes_of(failed.loc[0].to_dict())
+        if found.code == "queues"
     ]
-    assert re.findall(r"[\d.]+", message) == ["8.8", "8"]
+    assert facts == {"requests_in_server": 8.75, "in_flight": 8}
 
 
 def test_the_catalogue_is_well_formed() -> None:

@@ -15,6 +15,7 @@ from tests.support.guidellm_reports import GENERATIONS, Story, document
 from tests.support.paths import SCRIPTS
 from tests.support.synthetic import run_description
 
+from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.levels.tables import LevelsError, level_row
 from kveval.load.reports import LevelReport, LoadReport
 from kveval.load.reports.data import SyntheticData, synthetic_data
@@ -70,9 +71,7 @@ def names(row_: dict[str, Any]) -> set[str]:
 def figures(row_: dict[str, Any], name: str) -> list[float]:
     """The numbers that a check's message tells."""
     (message,) = (
-        outcome["message"]
-        for outcome in json.loads(row_["checks_messages"])
-        if outcome["name"] == name
+        outcome.message for outcome in outcomes_of(row_) if outcome.code == name
     )
     return [float(number) for number in re.findall(r"\d+(?:\.\d+)?", message)]
 

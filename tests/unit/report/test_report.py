@@ -157,10 +157,10 @@ def test_a_working_set_may_grow_with_the_level() -> None:
 def test_failed_checks_are_listed_one_by_one() -> None:
     levels = levels_table()
     at = (levels["scenario"] == "idle") & (levels["level"] == 8) & (levels["run"] == 2)
-    noted = Outcome("few_completions", "note", "few")
+    noted = Outcome("few_completions", "note", words="few")
     levels = levels.assign(**outcome_columns([noted]))
     message = "it rose by 40 %"
-    found = outcome_columns([Outcome("steadiness", "fail", message), noted])
+    found = outcome_columns([Outcome("steadiness", "fail", words=message), noted])
     levels.loc[at, list(found)] = list(found.values())
     facts = measured(levels)
     failed, others = check_tables(result_of(plan(), facts))

@@ -76,7 +76,7 @@ def failing() -> tuple[ReportPlan, Measured]:
     ].copy()
     broken = (levels["scenario"] == "lmcache-valkey") & (levels["level"] >= 200)
     found = outcome_columns(
-        [Outcome("steadiness", "fail", "the rate fell by 23 % in 90 s")]
+        [Outcome("steadiness", "fail", words="the rate fell by 23 % in 90 s")]
     )
     levels.loc[broken, list(found)] = list(found.values())
     left = large.measured(levels)
@@ -281,7 +281,7 @@ def test_a_slip_is_found(
 
     monkeypatch.setattr(body, "guidance_table", slipping)
     found = judged(tmp_path, *pair())
-    assert check in {outcome.name for outcome in found if SLIPS[check] in outcome.where}
+    assert check in {outcome.code for outcome in found if SLIPS[check] in outcome.where}
 
 
 def test_a_file_that_is_named_and_not_there_is_found(tmp_path: Path) -> None:
@@ -289,6 +289,6 @@ def test_a_file_that_is_named_and_not_there_is_found(tmp_path: Path) -> None:
     missing = [
         outcome.message.split()[-1]
         for outcome in found
-        if outcome.name == "links_exist"
+        if outcome.code == "links_exist"
     ]
     assert "analysis/comparison.csv" in missing

@@ -379,7 +379,7 @@ def test_what_was_found_at_several_levels_of_a_run_is_said_once(
         & (levels["run"] == 2)
     )
     message = "every prompt is unique"
-    failed = outcome_columns([Outcome("no_reuse", "fail", message)])
+    failed = outcome_columns([Outcome("no_reuse", "fail", words=message)])
     levels.loc[at, list(failed)] = list(failed.values())
     facts = dataclasses.replace(measured, levels=levels)
     findings = check_findings(facts)

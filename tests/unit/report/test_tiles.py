@@ -99,7 +99,7 @@ def test_checks_are_counted_by_name_and_failures_named() -> None:
     plan, facts = small.plan(), small.measured()
     counts = check_counts(result_of(plan, facts))
     assert counts.in_words == f"all {counts.made} checks passed"
-    found = outcome_columns([Outcome("steadiness", "fail", "the rate fell")])
+    found = outcome_columns([Outcome("steadiness", "fail", words="the rate fell")])
     levels = facts.levels.copy()
     levels.loc[levels.index[:2], list(found)] = list(found.values())
     failed = check_counts(result_of(plan, dataclasses.replace(facts, levels=levels)))
@@ -114,10 +114,14 @@ def test_checks_are_counted_by_name_and_failures_named() -> None:
 def test_of_many_warnings_the_most_frequent_is_named_in_words() -> None:
     plan, facts = small.plan(), small.measured()
     levels = facts.levels.copy()
-    outcomes = [Outcome("plausible", "warn", "outside their range: offload_load_gib")]
+    outcomes = [
+        Outcome("plausible", "warn", words="outside their range: offload_load_gib")
+    ]
     levels[[*outcome_columns([])]] = ""
     for rows in (3, 1):
-        outcomes = outcomes[:1] if rows == 3 else [*outcomes, Outcome("b", "warn", "b")]
+        outcomes = (
+            outcomes[:1] if rows == 3 else [*outcomes, Outcome("b", "warn", words="b")]
+        )
         found = outcome_columns(outcomes)
         levels.loc[levels.index[:rows], list(found)] = list(found.values())
     counts = check_counts(result_of(plan, dataclasses.replace(facts, levels=levels)))

@@ -216,7 +216,7 @@ def test_checks_come_from_the_levels_and_from_the_campaigns_tables(
     campaign: Path,
 ) -> None:
     levels = levels_of_cell()
-    slower = Outcome("steadiness", "warn", "the last third is slower")
+    slower = Outcome("steadiness", "warn", words="the last third is slower")
     columns = outcome_columns([slower])
     levels.loc[0, list(columns)] = list(columns.values())
     write_tables(RESULTS / CELL, levels)

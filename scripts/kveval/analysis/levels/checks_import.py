@@ -52,20 +52,24 @@ def aggregate_only(level: JudgedLevel) -> Iterator[Outcome]:
         return
     finished = level.report.completed + level.report.errored
     kept = max(0, finished - level.report.requests_missing)
-    edges = "requests at the window's edges count whole"
+    edges = "; requests at the window's edges count whole"
     if level.report.latencies_kept:
         yield warn(
-            f"the report has no start times of requests: steadiness and warm-up were not checked; {edges}"
+            "the report has no start times of requests: steadiness and warm-up were not checked"
+            + edges
         )
         return
-    later = (
-        f"; the first {level.row['warmup_s']:.0f} s are a warm-up"
-        if level.row["warmup_s"]
-        else ""
+    words = (
+        "the report keeps {requests_kept} of {requests_finished} finished requests: steadiness, warm-up and turns were"
+        " not checked" + edges
     )
+    if level.row["warmup_s"]:
+        words += "; the first {warmup_s:.0f} s are a warm-up"
     yield warn(
-        f"the report keeps {kept} of {finished} finished requests: steadiness, warm-up and turns were not checked;"
-        f" {edges}{later}"
+        words,
+        requests_kept=kept,
+        requests_finished=finished,
+        warmup_s=level.row["warmup_s"],
     )
 
 
@@ -75,7 +79,9 @@ def partial_output(level: JudgedLevel) -> Iterator[Outcome]:
     share = _unfinished(level)
     if level.report.requests_missing and not partial_output_counted(level.report):
         yield (fail if share > _MANY_UNFINISHED else warn)(
-            f"the report counts no tokens of the {level.report.incomplete} unfinished requests ({100 * share:.0f} %)"
+            "the report counts no tokens of the {unfinished} unfinished requests ({unfinished_percent:.0f} %)",
+            unfinished=level.report.incomplete,
+            unfinished_percent=100 * share,
         )
 
 
@@ -87,7 +93,9 @@ def incomplete_share(level: JudgedLevel) -> Iterator[Outcome]:
     weight = note if level.report.closed_loop or _declares_rate(level) else fail
     if share > _MANY_UNFINISHED:
         yield weight(
-            f"{100 * share:.0f} % of {total} requests were unfinished when the level ended"
+            "{unfinished_percent:.0f} % of {requests_total} requests were unfinished when the level ended",
+            unfinished_percent=100 * share,
+            requests_total=total,
         )
 
 
@@ -99,22 +107,32 @@ def saturated_open_loop(level: JudgedLevel) -> Iterator[Outcome]:
         level.rate_req_s,
         level.row["concurrency_mean"],
     )
-    strategy = f"strategy {level.report.strategy}"
+    strategy = level.report.strategy
     if level.report.closed_loop or (
         sent is not None and not _answers_fall_short(level, sent)
     ):
         return
     if sent is None and in_flight < 1:
-        message = f"{in_flight:.2g} requests in flight, so throughput is the rate that was sent"
-        yield warn(f"{strategy} chooses its own rate: {message}")
+        yield warn(
+            "strategy {strategy} chooses its own rate: {in_flight_mean:.2g} requests in flight, so throughput is the"
+            " rate that was sent",
+            strategy=strategy,
+            in_flight_mean=in_flight,
+        )
         return
-    known = "" if np.isnan(in_flight) else f" ({in_flight:.0f} in flight)"
-    message = f"{strategy} sends everything at once{known}"
+    saturated = ": saturated open loop, whose latencies depend on the growing queue and the level's length"
     if sent is not None:
-        message = f"{sent:.2f} requests/s were sent, {answered:.2f} answered"
-    yield fail(
-        f"{message}: saturated open loop, whose latencies depend on the growing queue and the level's length"
-    )
+        yield fail(
+            "{sent_req_s:.2f} requests/s were sent, {answered_req_s:.2f} answered"
+            + saturated,
+            sent_req_s=sent,
+            answered_req_s=answered,
+        )
+        return
+    words = "strategy {strategy} sends everything at once"
+    if not np.isnan(in_flight):
+        words += " ({in_flight_mean:.0f} in flight)"
+    yield fail(words + saturated, strategy=strategy, in_flight_mean=in_flight)
 
 
 @check()
@@ -123,13 +141,13 @@ def open_loop(level: JudgedLevel) -> Iterator[Outcome]:
     rate = level.rate_req_s
     if level.report.closed_loop or rate is None:
         return
-    message = f"strategy {level.report.strategy} at {rate:.4g} requests/s: throughput is the rate that was sent"
+    words = "strategy {strategy} at {rate_req_s:.4g} requests/s: throughput is the rate that was sent"
+    facts = {"strategy": level.report.strategy, "rate_req_s": rate}
     if _declares_rate(level):
-        yield note(f"{message}, arms can differ in latencies only")
+        yield note(words + ", arms can differ in latencies only", **facts)
     else:
-        yield warn(
-            f"{message}, and a sweep derives its rates from each server's own speed, so arms get different loads"
-        )
+        words += ", and a sweep derives its rates from each server's own speed, so arms get different loads"
+        yield warn(words, **facts)
 
 
 @check()
@@ -140,6 +158,7 @@ def no_reuse(level: JudgedLevel) -> Iterator[Outcome]:
     weight = fail if level.run.engine == IMPORTED else note
     if data is not None and not data.reuse_possible:
         yield weight(
-            f"every prompt is unique ({data.prompt_tokens} tokens, no shared prefix, one turn): nothing can be reused,"
-            " so the arm's feature is not exercised"
+            "every prompt is unique ({prompt_tokens} tokens, no shared prefix, one turn): nothing can be reused,"
+            " so the arm's feature is not exercised",
+            prompt_tokens=data.prompt_tokens,
         )

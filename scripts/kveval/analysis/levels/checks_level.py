@@ -110,11 +110,13 @@ def completed(level: JudgedLevel) -> Iterator[Outcome]:
 def errors(level: JudgedLevel) -> Iterator[Outcome]:
     """No request failed; up to 1 % is a warning."""
     failed, total = level.row["requests_errored"], level.row["requests_total"]
-    message = f"{failed} of {total} requests failed"
+    words = "{requests_failed} of {requests_total} requests failed"
+    facts = {"requests_failed": failed, "requests_total": total}
     if failed > 0.01 * total:
-        yield fail(f"{message}, so the arms did different work: see the server's log")
+        words += ", so the arms did different work: see the server's log"
+        yield fail(words, **facts)
     elif failed:
-        yield warn(message)
+        yield warn(words, **facts)
 
 
 @check("R3")
@@ -128,7 +130,8 @@ def window(level: JudgedLevel) -> Iterator[Outcome]:
     )
     if apart > 1.0:
         yield fail(
-            f"the report's window is {apart:.1f} s off the one in run.json: measure the run again"
+            "the report's window is {apart_s:.1f} s off the one in run.json: measure the run again",
+            apart_s=apart,
         )
 
 
@@ -142,14 +145,13 @@ def warmup(level: JudgedLevel) -> Iterator[Outcome]:
     if (level.run.engine != IMPORTED or requested_s) and abs(requested_s - cut_s) > max(
         0.5, 0.1 * requested_s
     ):
-        consequence = (
+        words = "a warm-up of {requested_s:g} s was asked for, GuideLLM cut off {cut_s:.1f} s; "
+        words += (
             "the analysis cut off the rest"
             if cut_s < requested_s
             else "the window is shorter by the difference"
         )
-        yield warn(
-            f"a warm-up of {requested_s:g} s was asked for, GuideLLM cut off {max(0.0, cut_s):.1f} s; {consequence}"
-        )
+        yield warn(words, requested_s=requested_s, cut_s=max(0.0, cut_s))
 
 
 @check("R20")
@@ -161,7 +163,9 @@ def totals(level: JudgedLevel) -> Iterator[Outcome]:
         and level.row["warmup_s"] <= level.report.warmup_s + 0.5
     ):
         yield warn(
-            f"{ours} requests completed by their records, {theirs} by the report"
+            "{completed_by_records} requests completed by their records, {completed_by_report} by the report",
+            completed_by_records=ours,
+            completed_by_report=theirs,
         )
 
 
@@ -173,7 +177,9 @@ def streams(level: JudgedLevel) -> Iterator[Outcome]:
         level.report.streams,
     ):
         yield fail(
-            f"the report has {level.report.streams} streams, the level {level.streams}: measure it again"
+            "the report has {report_streams} streams, the level {level_streams}: measure it again",
+            report_streams=level.report.streams,
+            level_streams=level.streams,
         )
 
 
@@ -186,15 +192,16 @@ def steadiness(level: JudgedLevel) -> Iterator[Outcome]:
     """
     streams = None if has_pauses(level.workload) else level.streams
     change, error = rate_drift(level.requests, *level.window, streams)
-    message = f"the last third delivered tokens {100 * change:+.0f} % against the first"
+    words = "the last third delivered tokens {change_percent:+.0f} % against the first"
     if is_unsteady(change, error) and abs(change) > max(_TWO_STATES, 3 * error):
-        yield fail(
-            f"{message}: not one steady state; use a longer warm-up, primed prefixes or longer levels"
-        )
+        words += ": not one steady state; use a longer warm-up, primed prefixes or longer levels"
+        yield fail(words, change_percent=100 * change)
     elif is_unsteady(change, error):
-        limit = 100 * max(0.05, 2 * error)
         yield warn(
-            f"{message} (limit {limit:.0f} %): where arms differ in this, intervals are wider"
+            words
+            + " (limit {limit_percent:.0f} %): where arms differ in this, intervals are wider",
+            change_percent=100 * change,
+            limit_percent=100 * max(0.05, 2 * error),
         )
 
 
@@ -203,7 +210,9 @@ def few_tokens(level: JudgedLevel) -> Iterator[Outcome]:
     """Enough tokens that the noise of the throughput within the run is small."""
     if not level.row["output_tokens"] >= MIN_TOKENS:
         yield note(
-            f"{level.row['output_tokens']:.0f} output tokens delivered (enough: {MIN_TOKENS})"
+            "{output_tokens:.0f} output tokens delivered (enough: {enough_tokens})",
+            output_tokens=level.row["output_tokens"],
+            enough_tokens=MIN_TOKENS,
         )
 
 
@@ -213,9 +222,15 @@ def few_completions(level: JudgedLevel) -> Iterator[Outcome]:
     done, latency_s = level.row["requests_completed"], level.row["e2e_ms_p50"] / 1000
     needed, seconds = max(200, round(5 * level.in_flight)), level.row["duration_s"]
     if done < needed or seconds < 10 * latency_s:
-        median = "" if np.isnan(latency_s) else f", median latency {latency_s:.2g} s"
+        words = "{requests_completed} requests completed (enough: {enough_requests}) in {window_s:.0f} s"
+        if not np.isnan(latency_s):
+            words += ", median latency {e2e_p50_s:.2g} s"
         yield note(
-            f"{done} requests completed (enough: {needed}) in {seconds:.0f} s{median}"
+            words,
+            requests_completed=done,
+            enough_requests=needed,
+            window_s=seconds,
+            e2e_p50_s=latency_s,
         )
 
 
@@ -226,7 +241,11 @@ def few_latencies(level: JudgedLevel) -> Iterator[Outcome]:
     if short := [
         f"{name} ({needed})" for name, needed in SUFFICIENT.items() if seen < needed
     ]:
-        yield note(f"{seen} latencies observed, few for {', '.join(short)}")
+        yield note(
+            "{latencies} latencies observed, few for {quantiles}",
+            latencies=seen,
+            quantiles=short,
+        )
 
 
 @check("R4")
@@ -234,13 +253,17 @@ def closed_loop(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator kept as many requests in flight as asked for; fewer bias throughput and latencies downwards."""
     achieved = level.row["concurrency_mean"]
     if level.report.closed_loop and achieved < (1 - STARVED) * level.in_flight:
-        expected = f"{level.streams} asked for"
-        if has_pauses(level.workload):
-            expected = (
-                f"{level.in_flight:.2f} expected of {level.streams} users with pauses"
-            )
+        words = "{in_flight_mean:.2f} requests in flight on average, "
+        words += (
+            "{in_flight_expected:.2f} expected of {streams} users with pauses"
+            if has_pauses(level.workload)
+            else "{streams} asked for"
+        )
         yield warn(
-            f"{achieved:.2f} requests in flight on average, {expected}: verdicts allow for that"
+            words + ": verdicts allow for that",
+            in_flight_mean=achieved,
+            in_flight_expected=level.in_flight,
+            streams=level.streams,
         )
 
 
@@ -261,8 +284,10 @@ def littles_law(level: JudgedLevel) -> Iterator[Outcome]:
     edges = level.row["e2e_ms_p90"] / 1000 / level.row["duration_s"]
     if apart >= 0.10:
         yield (fail if apart >= 0.10 + edges else note)(
-            f"rate x latency gives {expected:.2f} requests in flight, the records {in_flight:.2f}: "
-            "measure longer levels to see which is right"
+            "rate x latency gives {in_flight_by_law:.2f} requests in flight, the records {in_flight_mean:.2f}: "
+            "measure longer levels to see which is right",
+            in_flight_by_law=expected,
+            in_flight_mean=in_flight,
         )
 
 
@@ -280,8 +305,12 @@ def schedule(level: JudgedLevel) -> Iterator[Outcome]:
     p50, p99, most = (float(value) for value in np.quantile(late_ms, (0.5, 0.99, 1.0)))
     if p99 > _LATE_MS:
         yield (fail if p99 > _OTHER_SCHEDULE_MS else warn)(
-            f"requests were sent later than due: by {p50:,.0f} ms at the median, {p99:,.0f} ms at p99 (limit"
-            f" {_OTHER_SCHEDULE_MS:,.0f} ms), {most:,.0f} ms at most: use a faster load generator or lower levels"
+            "requests were sent later than due: by {late_p50_ms:,.0f} ms at the median, {late_p99_ms:,.0f} ms at p99"
+            " (limit {limit_ms:,.0f} ms), {late_most_ms:,.0f} ms at most: use a faster load generator or lower levels",
+            late_p50_ms=p50,
+            late_p99_ms=p99,
+            late_most_ms=most,
+            limit_ms=_OTHER_SCHEDULE_MS,
         )
 
 
@@ -291,10 +320,16 @@ def percentiles(level: JudgedLevel) -> Outcome | None:
     for latency in LATENCIES:
         values = [level.row[f"{latency}_ms_{quantile}"] for quantile in QUANTILES]
         if any(value <= 0 for value in values):
-            return fail(f"{latency} has a quantile that is not positive: {values}")
+            return fail(
+                "{latency} has a quantile that is not positive: [{quantiles_ms}]",
+                latency=latency,
+                quantiles_ms=values,
+            )
         if any(lower > higher for lower, higher in pairwise(values)):
             return fail(
-                f"a higher quantile of {latency} is smaller than a lower one: {values}"
+                "a higher quantile of {latency} is smaller than a lower one: [{quantiles_ms}]",
+                latency=latency,
+                quantiles_ms=values,
             )
     return None
 
@@ -307,7 +342,7 @@ def mean_above_p90(level: JudgedLevel) -> Iterator[Outcome]:
         for latency in LATENCIES
         if level.row[f"{latency}_ms_mean"] > level.row[f"{latency}_ms_p90"]
     ]:
-        yield note(f"the mean of {', '.join(odd)} exceeds its 90th percentile")
+        yield note("the mean of {latencies} exceeds its 90th percentile", latencies=odd)
 
 
 @check("R7")
@@ -317,13 +352,15 @@ def server_tokens(level: JudgedLevel) -> Iterator[Outcome]:
     existing = level.run.engine == "existing"
     # Others can use such a server: `others_on_server` judges what it generated for them.
     if abs(apart) > 0.02 and not (existing and apart < 0):
-        message = f"the generator received {100 * apart:+.1f} % tokens against the server's own count"
+        words = "the generator received {difference_percent:+.1f} % tokens against the server's own count"
         if existing:
-            message += (
+            words += (
                 ": further servers answer at this address, whose metrics are not read (existing.ARM.metrics), or one was"
                 " restarted"
             )
-        yield (fail if abs(apart) > 0.05 else warn)(message)
+        yield (fail if abs(apart) > 0.05 else warn)(
+            words, difference_percent=100 * apart
+        )
 
 
 @check("R16")
@@ -331,11 +368,12 @@ def others_on_server(level: JudgedLevel) -> Iterator[Outcome]:
     """A server that ran already generated nothing for others: above 2 % of its tokens a warning, above 10 % a failure."""
     others = -level.row["throughput_server_difference"]
     if level.run.engine == "existing" and others > 0.02:
-        message = f"somebody else uses this server: {100 * others:.1f} % of its tokens were generated for others"
+        words = "somebody else uses this server: {others_percent:.1f} % of its tokens were generated for others"
         if others > _MOST_FOR_OTHERS:
-            yield fail(f"{message}; stop that, or measure at another time")
+            words += "; stop that, or measure at another time"
+            yield fail(words, others_percent=100 * others)
         else:
-            yield warn(message)
+            yield warn(words, others_percent=100 * others)
 
 
 @check("R13")
@@ -347,7 +385,9 @@ def turns(level: JudgedLevel) -> Iterator[Outcome]:
     reachable = level.row["requests_completed"] >= 2 * requested * users
     if seen < requested:
         yield (fail if reachable else note)(
-            f"conversations reached {seen} of {requested} turns"
+            "conversations reached {turns_seen} of {turns_requested} turns",
+            turns_seen=seen,
+            turns_requested=requested,
         )
 
 
@@ -358,29 +398,41 @@ def unobserved_is_missing(level: JudgedLevel) -> Iterator[Outcome]:
         np.isnan(level.requests.column(name)) for name in ("first_token", "ttft_ms")
     )
     if filled := int((silent & ~timed).sum()):
-        yield fail(f"{filled} requests without a first token have a TTFT")
+        yield fail(
+            "{requests} requests without a first token have a TTFT", requests=filled
+        )
 
 
 @check("R7")
 def latencies_known(level: JudgedLevel) -> Iterator[Outcome]:
     """No latency is 0, and each agrees with the times of its requests, or with the report's other latencies."""
     for name, why in parse_reasons(level.row.get("latencies_unknown")).items():
-        yield warn(f"{TITLES[name]} is unknown and gets no verdict: {why}")
+        yield warn(
+            "{latency} is unknown and gets no verdict: {reason}",
+            latency=TITLES[name],
+            reason=why,
+        )
 
 
 @check("R7")
 def not_reached(level: JudgedLevel) -> Iterator[Outcome]:
     """Enough requests ended within the window for every quantile; else a quantile is beyond all observed values."""
     row, names = level.row, str(level.row.get("not_reached") or "")
-    cut = ", ".join(
-        f"{row[f'{name}_censored']} of {row[f'{name}_censored'] + row[f'{name}_count']} {name.upper()}"
-        for name in ("ttft", "e2e")
-        if name in names
-    )
-    if names:
-        yield note(
-            f"{names.replace(';', ', ')} are beyond the longest time observed (cut off: {cut})"
-        )
+    if not names:
+        return
+    words = "{quantiles} are beyond the longest time observed (cut off: "
+    facts: dict[str, Any] = {"quantiles": names.split(";")}
+    if "ttft" in names:
+        words += "{ttft_cut_off} of {ttft_total} TTFT"
+        total = row["ttft_censored"] + row["ttft_count"]
+        facts |= {"ttft_cut_off": row["ttft_censored"], "ttft_total": total}
+    if "ttft" in names and "e2e" in names:
+        words += ", "
+    if "e2e" in names:
+        words += "{e2e_cut_off} of {e2e_total} E2E"
+        total = row["e2e_censored"] + row["e2e_count"]
+        facts |= {"e2e_cut_off": row["e2e_censored"], "e2e_total": total}
+    yield note(words + ")", **facts)
 
 
 @check("R13")
@@ -392,8 +444,10 @@ def first_visits(level: JudgedLevel) -> Iterator[Outcome]:
     )
     if visits + unshared > _MOSTLY:
         yield note(
-            f"{100 * visits:.0f} % of the window's prompt tokens are first visits of prefixes, {100 * unshared:.0f} % "
-            "are new in each turn: no cache can hold either"
+            "{first_visits_percent:.0f} % of the window's prompt tokens are first visits of prefixes,"
+            " {new_percent:.0f} % are new in each turn: no cache can hold either",
+            first_visits_percent=100 * visits,
+            new_percent=100 * unshared,
         )
 
 
@@ -405,5 +459,8 @@ def warmup_scaled(level: JudgedLevel) -> Iterator[Outcome]:
     # Warm-ups end with a request, not exactly on the second.
     if cut_s < 0.98 * needed_s:
         yield note(
-            f"{needed_s:.0f} s of warm-up were needed, the level of {seconds:.0f} s had room for {cut_s:.1f} s"
+            "{needed_s:.0f} s of warm-up were needed, the level of {level_s:.0f} s had room for {cut_s:.1f} s",
+            needed_s=needed_s,
+            level_s=seconds,
+            cut_s=cut_s,
         )

@@ -35,7 +35,10 @@ def fits_device(level: JudgedLevel) -> Iterator[Outcome]:
     # Without shared prefixes, the requests themselves may exceed the device's cache.
     if is_arm and 0 < working <= device:
         yield note(
-            f"the device's {device:,.0f} tokens hold all {working:,.0f} of distinct prefixes: the tier is not exercised"
+            "the device's {device_tokens:,.0f} tokens hold all {prefixes_tokens:,.0f} of distinct prefixes: the tier is"
+            " not exercised",
+            device_tokens=device,
+            prefixes_tokens=working,
         )
 
 
@@ -45,7 +48,9 @@ def tier_below_device(level: JudgedLevel) -> Iterator[Outcome]:
     tier, device = level.row["tier_tokens"], level.row["device_tokens"]
     if 0 < tier < device:
         yield note(
-            f"the tier's {tier:,.0f} tokens are fewer than the device's {device:,.0f}"
+            "the tier's {tier_tokens:,.0f} tokens are fewer than the device's {device_tokens:,.0f}",
+            tier_tokens=tier,
+            device_tokens=device,
         )
 
 
@@ -55,7 +60,9 @@ def tier_below_prefixes(level: JudgedLevel) -> Iterator[Outcome]:
     tier, working = level.row["tier_tokens"], level.row["working_set_tokens"]
     if 0 < tier < working:
         yield note(
-            f"the tier's {tier:,.0f} tokens do not hold the {working:,.0f} of all prefixes"
+            "the tier's {tier_tokens:,.0f} tokens do not hold the {prefixes_tokens:,.0f} of all prefixes",
+            tier_tokens=tier,
+            prefixes_tokens=working,
         )
 
 
@@ -87,8 +94,9 @@ def loading_switched_off(level: JudgedLevel) -> Iterator[Outcome]:
         yield warn("no counter shows that nothing was loaded from the tier")
     elif tokens > 0:
         yield fail(
-            f"{tokens:,.0f} prompt tokens were loaded from the tier although requests switched loading off: see whether"
-            " somebody else uses this server"
+            "{loaded_tokens:,.0f} prompt tokens were loaded from the tier although requests switched loading off: see"
+            " whether somebody else uses this server",
+            loaded_tokens=tokens,
         )
 
 
@@ -102,31 +110,43 @@ def answers(level: JudgedLevel) -> Iterator[Outcome]:
     for source, comparison in level.run.answers.by_source.items():
         served_by = "the tier" if source == "tier" else "the device's own cache"
         if comparison.wrong:
-            yield fail(_changed_answers(served_by, comparison))
+            words, facts = _changed_answers(comparison)
+            yield fail(words, served_by=served_by, **facts)
         elif comparison.unchecked:
             yield note(
-                f"not checked whether {served_by} changes answers: {comparison.unchecked}"
+                "not checked whether {served_by} changes answers: {reason}",
+                served_by=served_by,
+                reason=comparison.unchecked,
             )
 
 
-def _changed_answers(served_by: str, comparison: Answers) -> str:
-    message = f"{comparison.changed} of {comparison.prompts} greedy answers changed when {served_by} served their prompts"
+def _changed_answers(comparison: Answers) -> tuple[str, dict[str, Any]]:
+    """Return the words for changed answers, and their facts but for `served_by`."""
+    words = "{answers_changed} of {prompts} greedy answers changed when {served_by} served their prompts"
+    facts: dict[str, Any] = {
+        "answers_changed": comparison.changed,
+        "prompts": comparison.prompts,
+    }
     first = comparison.first_difference
     if first is None:
-        return message
-    margin = (
-        "more than the likeliest few"
-        if first.margin_nats is None
-        else f"{first.margin_nats:.2f} nats"
-    )
-    return f"{message}: at token {first.token + 1}, {margin} apart ({comparison.tolerance_nats:g} are numerics)"
+        return words, facts
+    facts |= {"token": first.token + 1, "tolerance_nats": comparison.tolerance_nats}
+    words += ": at token {token}, "
+    if first.margin_nats is None:
+        words += "more than the likeliest few"
+    else:
+        words += "{margin_nats:.2f} nats"
+        facts["margin_nats"] = first.margin_nats
+    return words + " apart ({tolerance_nats:g} are numerics)", facts
 
 
 @check("R13")
 def known_wrong_answers(level: JudgedLevel) -> Outcome | None:
     """The server's arguments are not among those that are known to give wrong answers."""
     reason = wrong_answers(level.run.specification)
-    return fail(f"invalid: {reason}; it must be measured again") if reason else None
+    if not reason:
+        return None
+    return fail("invalid: {reason}; it must be measured again", reason=reason)
 
 
 @check("R14")
@@ -145,9 +165,9 @@ def provenance(level: JudgedLevel) -> Iterator[Outcome]:
         if run.versions.get(tool, version) != version
     ]
     if lacking := [name for name, value in known.items() if not value]:
-        yield warn(f"not recorded: {', '.join(lacking)}")
+        yield warn("not recorded: {missing}", missing=lacking)
     elif differing:
-        yield fail("; ".join(differing))
+        yield fail("{differences:; }", differences=differing)
 
 
 def _server_title(run: Run) -> str:
@@ -163,8 +183,14 @@ def _server_title(run: Run) -> str:
 def alone_on_nodes(level: JudgedLevel) -> Iterator[Outcome]:
     """On a cluster, no other pod used a GPU, or reserved cores, of the nodes that served."""
     if neighbours := level.run.cluster.get("neighbours"):
-        more = f" and {len(neighbours) - 3} more" if len(neighbours) > 3 else ""
-        yield warn(f"shared node: {', '.join(neighbours[:3])}{more} ran there, too")
+        words = "shared node: {neighbours}"
+        if len(neighbours) > 3:
+            words += " and {further_neighbours} more"
+        yield warn(
+            words + " ran there, too",
+            neighbours=neighbours[:3],
+            further_neighbours=max(0, len(neighbours) - 3),
+        )
 
 
 @check("R16")
@@ -173,8 +199,9 @@ def disturbed(level: JudgedLevel) -> Iterator[Outcome]:
     share = level.entry.others_cpu_percent
     if share is not None and share > DISTURBED_PERCENT:
         yield warn(
-            f"other programs on this host took {share:.0f} % of its processors' time: what was measured is slower than "
-            "the server is; measure again when they have ended"
+            "other programs on this host took {others_cpu_percent:.0f} % of its processors' time: what was measured is"
+            " slower than the server is; measure again when they have ended",
+            others_cpu_percent=share,
         )
 
 
@@ -189,7 +216,9 @@ def kv_bytes(level: JudgedLevel) -> Iterator[Outcome]:
     size, tokens = budget.get("tier_bytes"), budget.get("tokens")
     if declared != expected:
         yield fail(
-            f"{declared} bytes per token declared, the geometry gives {expected}"
+            "{declared_bytes} bytes per token declared, the geometry gives {geometry_bytes}",
+            declared_bytes=declared,
+            geometry_bytes=expected,
         )
     elif level.run.cell.cpu_blocks and size is not None and tokens is not None:
         needed, block = (
@@ -198,8 +227,13 @@ def kv_bytes(level: JudgedLevel) -> Iterator[Outcome]:
         )
         if abs(size - needed) >= max(block, _TOLERANCE * needed):
             yield fail(
-                f"the tier has {size / 1e9:.3g} GB ({sizing.gib(size):.3g} GiB), its {tokens:,} tokens need "
-                f"{needed / 1e9:.3g} GB ({sizing.gib(needed):.3g} GiB)"
+                "the tier has {tier_gb:.3g} GB ({tier_gib:.3g} GiB), its {tokens:,} tokens need {needed_gb:.3g} GB"
+                " ({needed_gib:.3g} GiB)",
+                tier_gb=size / 1e9,
+                tier_gib=sizing.gib(size),
+                tokens=tokens,
+                needed_gb=needed / 1e9,
+                needed_gib=sizing.gib(needed),
             )
 
 
@@ -241,7 +275,10 @@ def kv_capacity(level: JudgedLevel) -> Outcome | None:
     for what, tokens in sizes.items():
         if reported is not None and tokens and abs(reported / tokens - 1) > _TOLERANCE:
             return fail(
-                f"the server's cache holds {reported:,.0f} tokens, but by {what} {tokens:,.0f}"
+                "the server's cache holds {reported_tokens:,.0f} tokens, but by {source} {tokens:,.0f}",
+                reported_tokens=reported,
+                source=what,
+                tokens=tokens,
             )
     return None
 
@@ -268,12 +305,21 @@ def tier_capacity(level: JudgedLevel) -> Outcome | None:
     for source, tokens in sizes.items():
         if tokens is not None and abs(tokens - requested) > allowed:
             return fail(
-                f"a tier of {run.cell.cpu_blocks:,} blocks holds {requested:,} tokens, {source} {tokens:,}: "
-                "give the server the size asked for, or name the cell after its real size"
+                "a tier of {cpu_blocks:,} blocks holds {requested_tokens:,} tokens, {source} {tokens:,}: "
+                "give the server the size asked for, or name the cell after its real size",
+                cpu_blocks=run.cell.cpu_blocks,
+                requested_tokens=requested,
+                source=source,
+                tokens=tokens,
             )
     beyond = (budget.get("reported_bytes") or 0) - held
-    message = f"the server uses {beyond / 2**20:,.1f} MiB more than the tier's {sizing.gib(held):.3g} GiB"
-    return note(message) if held and beyond > 0 else None
+    if not held or beyond <= 0:
+        return None
+    return note(
+        "the server uses {beyond_mib:,.1f} MiB more than the tier's {tier_gib:.3g} GiB",
+        beyond_mib=beyond / 2**20,
+        tier_gib=sizing.gib(held),
+    )
 
 
 @check("R16")
@@ -294,10 +340,13 @@ def hardware_probed(level: JudgedLevel) -> Iterator[Outcome]:
     )
     memory = sum(gpu.get("memory_bytes") or 0 for gpu in gpus)
     if lacking:
-        yield warn(f"not probed: {', '.join(lacking)}")
+        yield warn("not probed: {missing}", missing=lacking)
     elif gpus and cache > memory:
-        message = f"a cache of {sizing.gib(cache):.3g} GiB does not fit {sizing.gib(memory):.3g} GiB of GPU memory"
-        yield fail(message)
+        yield fail(
+            "a cache of {cache_gib:.3g} GiB does not fit {memory_gib:.3g} GiB of GPU memory",
+            cache_gib=sizing.gib(cache),
+            memory_gib=sizing.gib(memory),
+        )
 
 
 @check("R19")
@@ -314,7 +363,11 @@ def counter_names(level: JudgedLevel) -> Iterator[Outcome]:
         if {plain, plain.removesuffix("_total")} & invented
     )
     if wrong:
-        yield fail(f"no version of {_server_title(level.run)} has {', '.join(wrong)}")
+        yield fail(
+            "no version of {server} has {counters}",
+            server=_server_title(level.run),
+            counters=wrong,
+        )
     elif required and not level.entry.counters:
         yield warn(
             "none of the server's counters were read, so nothing proves the arm active"
@@ -330,7 +383,8 @@ def tpot_definition(level: JudgedLevel) -> Iterator[Outcome]:
         Version("0" if version == VLLM_BENCH else version)
     except InvalidVersion:
         yield warn(
-            f"GuideLLM {version or 'of unknown version'}: its definition of TPOT is not known"
+            "GuideLLM {version}: its definition of TPOT is not known",
+            version=version or "of unknown version",
         )
         return
     requests, tokens = level.requests, level.requests.column("output_tokens")
@@ -342,5 +396,6 @@ def tpot_definition(level: JudgedLevel) -> Iterator[Outcome]:
     known = ratios[np.isfinite(ratios)]
     if len(known) and abs(float(np.median(known)) - 1) > _TOLERANCE:
         yield fail(
-            f"TPOT x output tokens is {np.median(known):.2f} of the time to the last token"
+            "TPOT x output tokens is {ratio:.2f} of the time to the last token",
+            ratio=np.median(known),
         )

@@ -1,17 +1,25 @@
-"""Checks, their outcomes, and their form in tables."""
+"""Checks, their outcomes, and their form in tables.
+
+Nothing of pandas or numpy is imported: what only reads outcomes of a table is quick.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from string import Formatter
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
-import pandas as pd
 
 from kveval.campaign.cell import Cell
+from kveval.host.findings import Finding
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Severity = Literal["note", "warn", "fail"]
 COLUMNS: Mapping[Severity, str] = {
@@ -19,35 +27,77 @@ COLUMNS: Mapping[Severity, str] = {
     "warn": "checks_warned",
     "note": "checks_noted",
 }
-"""The columns with the names of a level's outcomes, `;`-joined."""
-MESSAGES = "checks_messages"
+"""The columns with the codes of a level's outcomes, `;`-joined."""
+FINDINGS = "checks_findings"
 """The column with the outcomes themselves, as JSON."""
+SENTENCES = "checks_messages"
+"""The column with the outcomes in tables of older versions, as JSON: finished sentences instead of words and facts."""
 LEVEL_FAILED = "level_failed"
 """The check that a level fails which could not be measured."""
 _OF_THROUGHPUT = ("steadiness",)
 
 
+class _Template(Formatter):
+    """Templates of `str.format`, whose fields may be lists: joined by their format, else by commas."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value as text."""
+        if isinstance(value, list):
+            return (format_spec or ", ").join(map(str, value))
+        return str(super().format_field(value, format_spec))
+
+
+_TEMPLATE = _Template()
+
+
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Finding):
     """A check's result other than a plain pass.
 
-    A `fail` disqualifies what was checked, a `warn` needs a look at it, a `note` is a limit of what it can show.
-    `where`: the cell, or the place in words, of an outcome of whole tables and documents; that of a level is in the
-    level's row.
+    Attributes:
+        code: the check's name.
+        severity: `fail` disqualifies what was checked, `warn` needs a look at it, `note` is a limit of what it can show.
+        facts: texts, numbers, truth values, and lists of them; NaN is not known.
+        words: a constant template of `str.format` for the facts. What comes from outside is a fact, and not in it.
+        where: the cell, or the place in words, of an outcome of whole tables and documents; that of a level is in the
+            level's row.
     """
 
-    name: str
     severity: Severity
-    message: str
+    words: str = ""
     where: Cell | str = ""
 
+    @property
+    def message(self) -> str:
+        """The words with the facts in them."""
+        return _TEMPLATE.vformat(self.words, (), self.facts)
 
-# `Check` adds the name.
+
+def _outcome(
+    severity: Severity, words: str, where: Cell | str = "", /, **facts: Any
+) -> Outcome:
+    """Return an outcome for `Check` to add the code. Raises TypeError for a fact that is none, see `Outcome`."""
+    plain = {name: _plain(value) for name, value in facts.items()}
+    return Outcome("", severity, plain, words, where)
+
+
 fail, warn, note = (
-    partial(Outcome, "", "fail"),
-    partial(Outcome, "", "warn"),
-    partial(Outcome, "", "note"),
+    partial(_outcome, "fail"),
+    partial(_outcome, "warn"),
+    partial(_outcome, "note"),
 )
+
+
+def _plain(value: Any) -> Any:
+    """Return a fact in types of Python, not of numpy; None is not known."""
+    if value is None:
+        return math.nan
+    plain = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(plain, list | tuple):
+        return [_plain(part) for part in plain]
+    if not isinstance(plain, str | int | float):
+        raise TypeError(f"{plain!r} is neither text nor number nor a list of them")
+    return plain
 
 
 @dataclass(frozen=True)
@@ -66,7 +116,7 @@ class Check:
         """Return what the check finds in its subject, nothing if all is well."""
         result = self.function(subject) or ()
         outcomes = [result] if isinstance(result, Outcome) else result
-        return [replace(outcome, name=self.name) for outcome in outcomes]
+        return [replace(outcome, code=self.name) for outcome in outcomes]
 
 
 def check(
@@ -98,23 +148,100 @@ def run_checks(checks: Iterable[Check], subject: Any) -> list[Outcome]:
 
 
 def outcome_columns(outcomes: Sequence[Outcome]) -> dict[str, str]:
-    """Return the outcomes as columns: the names by severity, and all of them as JSON; "" for none."""
+    """Return the outcomes as columns: the codes by severity, and all of them as JSON; "" for none."""
     row = {}
     for severity, column in COLUMNS.items():
-        names = [outcome.name for outcome in outcomes if outcome.severity == severity]
-        row[column] = ";".join(names)
-    row[MESSAGES] = msgspec.json.encode(outcomes).decode() if outcomes else ""
+        codes = [outcome.code for outcome in outcomes if outcome.severity == severity]
+        row[column] = ";".join(codes)
+    row[FINDINGS] = _outcomes_text(outcomes) if outcomes else ""
     return row
 
 
+def _outcomes_text(outcomes: Sequence[Outcome]) -> str:
+    text = msgspec.json.encode(outcomes).decode()
+    # Few outcomes have a fact that is not finite.
+    if _NULL not in text:
+        return text
+    stored = [replace(outcome, facts=_for_json(outcome.facts)) for outcome in outcomes]
+    return msgspec.json.encode(stored).decode()
+
+
 def outcomes_of(row: Mapping[Any, Any]) -> list[Outcome]:
-    """Return the outcomes in a level's row. Raises msgspec.DecodeError for a row that `outcome_columns` did not make."""
-    text = row.get(MESSAGES)
-    return (
-        msgspec.json.decode(text, type=list[Outcome])
-        if isinstance(text, str) and text
-        else []
-    )
+    """Return the outcomes in a level's row; those of older versions have a finished sentence and no facts.
+
+    Raises msgspec.DecodeError for a row that `outcome_columns` did not make.
+    """
+    if text := _text(row, FINDINGS):
+        outcomes = _OUTCOMES.decode(text)
+        if _NULL not in text:
+            return outcomes
+        return [
+            replace(outcome, facts=_with_nan(outcome.facts)) for outcome in outcomes
+        ]
+    if text := _text(row, SENTENCES):
+        return [old.outcome for old in _OLD_OUTCOMES.decode(text)]
+    return []
+
+
+def facts_text(facts: Mapping[str, Any]) -> str:
+    """Return facts as a cell of a table, as JSON: NaN is null, and infinity a number beyond the range of floats."""
+    return msgspec.json.encode(_for_json(facts)).decode()
+
+
+def read_facts(text: object) -> dict[str, Any]:
+    """Return the facts in a cell that `facts_text` made; none where a table has no such cell."""
+    return _with_nan(_FACTS.decode(text)) if isinstance(text, str) and text else {}
+
+
+class _Old(msgspec.Struct, frozen=True):
+    """An outcome as older versions wrote it into SENTENCES."""
+
+    name: str
+    severity: Severity
+    message: str
+
+    @property
+    def outcome(self) -> Outcome:
+        """The outcome, with the sentence as its template."""
+        words = self.message.replace("{", "{{").replace("}", "}}")
+        return Outcome(self.name, self.severity, {}, words)
+
+
+_NULL = "null"
+_INFINITY, _MINUS_INFINITY = msgspec.Raw(b"1e999"), msgspec.Raw(b"-1e999")
+# `float` reads a number beyond its range as infinity; msgspec refuses it.
+_OUTCOMES = msgspec.json.Decoder(list[Outcome], float_hook=float)
+_OLD_OUTCOMES = msgspec.json.Decoder(list[_Old])
+_FACTS = msgspec.json.Decoder(dict[str, Any], float_hook=float)
+
+
+def _text(row: Mapping[Any, Any], column: str) -> str:
+    """Return a row's text, "" where it has none."""
+    text = row.get(column)
+    return text if isinstance(text, str) else ""
+
+
+def _for_json(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _json_value(value) for name, value in facts.items()}
+
+
+def _json_value(value: Any) -> Any:
+    """Return a fact as msgspec is to write it: it writes NaN as null, and would write infinity so."""
+    if isinstance(value, list):
+        return [_json_value(part) for part in value]
+    if isinstance(value, float) and math.isinf(value):
+        return _INFINITY if value > 0 else _MINUS_INFINITY
+    return value
+
+
+def _with_nan(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: _nan_if_null(value) for name, value in facts.items()}
+
+
+def _nan_if_null(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_nan_if_null(part) for part in value]
+    return math.nan if value is None else value
 
 
 def failed_checks(row: Mapping[Any, Any], of_throughput: bool) -> list[str]:
@@ -130,9 +257,8 @@ def add_outcomes(
     table: pd.DataFrame, outcomes: Sequence[Sequence[Outcome]]
 ) -> pd.DataFrame:
     """Return a table of levels with each row's further outcomes added to its columns of checks."""
-    rows = zip(table.to_dict("records"), outcomes, strict=True)
-    joined = pd.DataFrame(
-        [outcome_columns([*outcomes_of(row), *added]) for row, added in rows],
-        index=table.index,
-    )
-    return table.assign(**{str(name): joined[name] for name in joined})
+    columns: dict[str, list[str]] = {name: [] for name in (*COLUMNS.values(), FINDINGS)}
+    for row, added in zip(table.to_dict("records"), outcomes, strict=True):
+        for name, text in outcome_columns([*outcomes_of(row), *added]).items():
+            columns[name].append(text)
+    return table.assign(**columns)

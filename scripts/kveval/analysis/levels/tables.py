@@ -207,7 +207,8 @@ def level_row(
 
 def failed_row(run: Run, level: LevelRun) -> dict[str, Any]:
     """Return the row of a level that could not be measured: its identity, and the failed check."""
-    outcome = Outcome(LEVEL_FAILED, "fail", level.error or "the level was not measured")
+    error = level.error or "the level was not measured"
+    outcome = Outcome(LEVEL_FAILED, "fail", {"error": error}, "{error}")
     return {
         **_identity(run, level),
         "window_start": np.nan,

@@ -23,7 +23,6 @@ from kveval.analysis.levels.latencies import TITLES, parse_reasons
 from kveval.analysis.levels.noise import QUANTILES, latencies_needed
 from kveval.analysis.levels.outcomes import (
     LEVEL_FAILED,
-    MESSAGES,
     failed_checks,
     outcomes_of,
 )
@@ -446,12 +445,12 @@ def missing_value(row: Row, metric: str, side: Side = "arm") -> Exclusion | None
     """Return why a level has no value of a metric that can be compared; None if it has one: finite and above 0."""
     run = int(row["run"])
     if LEVEL_FAILED in failed_checks(row, True):
-        messages = [
-            outcome.message
-            for outcome in outcomes_of({MESSAGES: "", **row})
-            if outcome.name == LEVEL_FAILED
+        errors = [
+            outcome.facts.get("error", outcome.message)
+            for outcome in outcomes_of(row)
+            if outcome.code == LEVEL_FAILED
         ]
-        return Exclusion("level_failed", run, side, {"errors": messages})
+        return Exclusion("level_failed", run, side, {"errors": errors})
     value = number(row, metric)
     # A level that delivered nothing has a goodput: nothing met the limits.
     if value == 0 or (metric != GOODPUT and number(row, THROUGHPUT) == 0):

@@ -14,7 +14,7 @@ from kveval.analysis.cells import THROUGHPUT, parse_names
 from kveval.analysis.levels.activity import SWITCHED_OFF
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
-from kveval.analysis.levels.outcomes import MESSAGES, outcomes_of
+from kveval.analysis.levels.outcomes import FINDINGS, SENTENCES, outcomes_of
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.statistics.findings import ComparisonFinding, new_finding
 from kveval.analysis.statistics.sides import (
@@ -62,7 +62,7 @@ COLUMNS = (
     ),
     *("prefix_hit_ratio", "external_hit_ratio", "offload_load_bytes"),
     *("requests_preempted", "reloaded_tokens", "preemptions"),
-    *("checks_failed", MESSAGES),
+    *("checks_failed", FINDINGS, SENTENCES),
 )
 """Columns of a level that the inputs are read from."""
 # The check that fails if a tier does not have the cell's size.
@@ -267,7 +267,7 @@ def wrong_answers(rows: Rows) -> ComparisonFinding | None:
             messages = [
                 outcome.message
                 for outcome in outcomes_of(row)
-                if (outcome.name, outcome.severity) == (ANSWERS_CHECK, "fail")
+                if (outcome.code, outcome.severity) == (ANSWERS_CHECK, "fail")
             ]
             return new_finding(
                 "wrong_answers",
@@ -539,7 +539,7 @@ def others_on_server(sides: Sides) -> ComparisonFinding | None:
     """Return what is said of others who used a server that ran already, of the first run in which they did."""
     for row in (*sides.arm, *sides.reference):
         for outcome in outcomes_of(row):
-            if (outcome.name, outcome.severity) == (OTHERS_CHECK, "warn"):
+            if (outcome.code, outcome.severity) == (OTHERS_CHECK, "warn"):
                 run = _plain(row.get("run"))
                 return new_finding(
                     "others_on_server",

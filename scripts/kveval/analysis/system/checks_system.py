@@ -74,7 +74,7 @@ def plausible(sampled: SampledLevel) -> Iterator[Outcome]:
     """Every value is in the range that the catalogue calls plausible."""
     if sampled.metrics.refused:
         yield warn(
-            f"outside their plausible range: {', '.join(sampled.metrics.refused)}"
+            "outside their plausible range: {columns}", columns=sampled.metrics.refused
         )
 
 
@@ -83,7 +83,8 @@ def fraction_scaled(sampled: SampledLevel) -> Iterator[Outcome]:
     """A metric recorded as a fraction and shown in per cent is multiplied by 100."""
     if sampled.metrics.unscaled:
         yield warn(
-            f"fractions not scaled to per cent: {', '.join(sampled.metrics.unscaled)}"
+            "fractions not scaled to per cent: {columns}",
+            columns=sampled.metrics.unscaled,
         )
 
 
@@ -105,10 +106,14 @@ def kv_usage_physical(sampled: SampledLevel) -> Iterator[Outcome]:
     )
     needed = running * sampled.value("turn_prompt_tokens") + prefix
     if usage / 100 * device < _PARTLY * needed:
-        message = (
-            f"cannot hold the {needed:,.0f} tokens of {running:.1f} running requests"
+        yield warn(
+            "{usage_percent:.2g} % of {device_tokens:,.0f} tokens cannot hold the {needed_tokens:,.0f} tokens of"
+            " {requests_running:.1f} running requests",
+            usage_percent=usage,
+            device_tokens=device,
+            needed_tokens=needed,
+            requests_running=running,
         )
-        yield warn(f"{usage:.2g} % of {device:,.0f} tokens {message}")
 
 
 @check("R3")
@@ -116,7 +121,9 @@ def samples(sampled: SampledLevel) -> Iterator[Outcome]:
     """The window holds enough samples of the recording."""
     if sampled.metrics.samples < sampled.min_samples:
         yield note(
-            f"{sampled.metrics.samples} samples of the recording in the window, {sampled.min_samples} needed"
+            "{samples} samples of the recording in the window, {samples_needed} needed",
+            samples=sampled.metrics.samples,
+            samples_needed=sampled.min_samples,
         )
 
 
@@ -128,7 +135,8 @@ def clock_offset(sampled: SampledLevel) -> Iterator[Outcome]:
         yield warn("the offset of the recording's clock was not measured")
     elif abs(offset) > 1.0:
         yield note(
-            f"the recording's clock is {offset:+.1f} s off; the window was shifted by that"
+            "the recording's clock is {offset_s:+.1f} s off; the window was shifted by that",
+            offset_s=offset,
         )
 
 
@@ -141,8 +149,9 @@ def caches_filled(sampled: SampledLevel) -> Iterator[Outcome]:
     change, error = (sampled.value(name) for name in HIT_RATIO_DRIFT)
     if not np.isnan(error) and abs(change) > max(_FILLED, 2 * error):
         yield warn(
-            f"the hit ratio of the prompts changed by {100 * change:+.0f} points from the first third of the window to"
-            " the last: the cache was still filling or changing: use longer warm-ups, or prime the prefixes"
+            "the hit ratio of the prompts changed by {change_points:+.0f} points from the first third of the window to"
+            " the last: the cache was still filling or changing: use longer warm-ups, or prime the prefixes",
+            change_points=100 * change,
         )
 
 
@@ -158,7 +167,9 @@ def queues(sampled: SampledLevel) -> Iterator[Outcome]:
         and inside > 1.05 * sent
     ):
         yield fail(
-            f"{inside:.1f} requests running and waiting on average, only {sent:g} were in flight"
+            "{requests_in_server:.1f} requests running and waiting on average, only {in_flight:g} were in flight",
+            requests_in_server=inside,
+            in_flight=sent,
         )
 
 
@@ -176,7 +187,8 @@ def server_rate(sampled: SampledLevel) -> Iterator[Outcome]:
     sampling = 1 / max(sampled.metrics.samples, 1)
     if abs(apart) > 0.02 + sampling:
         yield (fail if abs(apart) > 0.05 + sampling else warn)(
-            f"the generator received {100 * apart:+.1f} % tokens against the server's counter in the same window"
+            "the generator received {difference_percent:+.1f} % tokens against the server's counter in the same window",
+            difference_percent=100 * apart,
         )
 
 
@@ -184,7 +196,7 @@ def server_rate(sampled: SampledLevel) -> Iterator[Outcome]:
 def recorded(sampled: SampledLevel) -> Iterator[Outcome]:
     """The recording has all metrics that this version of the server should have, under their names."""
     if sampled.metrics.absent:
-        yield note(f"not in the recording: {', '.join(sampled.metrics.absent)}")
+        yield note("not in the recording: {metrics}", metrics=sampled.metrics.absent)
 
 
 def hit_ratio_drift(

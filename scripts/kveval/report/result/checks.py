@@ -15,7 +15,7 @@ def check_findings(measured: Measured) -> list[CheckFinding]:
     of_levels: dict[tuple[str, str, Cell], list[tuple[int, int, str]]] = {}
     for row in measured.levels.to_dict("records"):
         for outcome in outcomes_of(row):
-            key = (outcome.name, outcome.severity, Cell.from_row(row))
+            key = (outcome.code, outcome.severity, Cell.from_row(row))
             where = (int(row["run"]), int(row["level"]), outcome.message)
             of_levels.setdefault(key, []).append(where)
     findings = [_check_finding(*key, at) for key, at in of_levels.items()]

@@ -7,13 +7,13 @@ Nothing is computed here but means over runs, so that no number differs from tho
 from __future__ import annotations
 
 import csv
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kveval.analysis.levels.activity import activity_at
+from kveval.analysis.levels.outcomes import outcomes_of
 from kveval.analysis.one_request import times_by_source
 from kveval.campaign.cell import Cell
 from kveval.report.result.levels import level_results
@@ -177,14 +177,14 @@ def _checks(levels: Iterable[Row], source: CellFolder | None) -> list[Document]:
     """Return what checks found, the worst first: of the levels, and of the campaign's tables as far as it is this cell."""
     checks = [
         {
-            "severity": outcome["severity"],
-            "check": outcome["name"],
-            "message": outcome["message"],
+            "severity": outcome.severity,
+            "check": outcome.code,
+            "message": outcome.message,
             "run": int(row["run"]),
             "level": int(row["level"]),
         }
         for row in levels
-        for outcome in json.loads(row.get("checks_messages") or "[]")
+        for outcome in outcomes_of(row)
     ]
     if source is not None:
         checks += _checks_of_tables(source)
