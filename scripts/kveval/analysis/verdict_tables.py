@@ -21,6 +21,7 @@ from kveval.analysis.levels.outcomes import (
     Check,
     Outcome,
     checks_in,
+    facts_text,
     outcomes_of,
     run_checks,
 )
@@ -63,7 +64,16 @@ CHECKS: Mapping[str, tuple[Check, ...]] = {
 }
 """What is checked -> all functions that are marked as its checks, each with the rules that it enforces."""
 
-_COLUMNS = [*CELL_COLUMNS, "run", "level", "severity", "rule", "check", "message"]
+_COLUMNS = [
+    *CELL_COLUMNS,
+    "run",
+    "level",
+    "severity",
+    "rule",
+    "check",
+    "message",
+    "facts",
+]
 
 
 def verdict_tables(
@@ -133,4 +143,5 @@ def _row(outcome: Outcome, message: str) -> dict[str, str]:
         "rule": rule,
         "check": outcome.code,
         "message": message,
+        "facts": facts_text(outcome.facts),
     }

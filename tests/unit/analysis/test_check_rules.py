@@ -607,7 +607,7 @@ def test_the_table_of_checks_names_place_rule_and_message() -> None:
     )
     levels.loc[0, list(judged)] = list(judged.values())
     found = [
-        Outcome("replication", "fail", {}, "one run", Cell("m", "arm", 10)),
+        Outcome("replication", "fail", {"runs": 1}, "{runs} run", Cell("m", "arm", 10)),
         Outcome("one_generator", "warn", {}, "two", "m"),
     ]
     table = check_table(levels, found)
@@ -628,7 +628,8 @@ def test_the_table_of_checks_names_place_rule_and_message() -> None:
         10,
         "R9",
     ]
-    assert table.loc[3, "message"] == "m: two"
+    assert table.loc[2, ["message", "facts"]].tolist() == ["1 run", '{"runs":1}']
+    assert table.loc[3, ["message", "facts"]].tolist() == ["m: two", "{}"]
     assert rules_of("rows_once") == "R2;R5"
     assert rules_of("nothing") == ""
 

@@ -13,7 +13,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.report_text import result_of, result_of_whole
 
 from kveval.analysis.cells import THROUGHPUT, kept_runs, rows_of
-from kveval.analysis.levels.outcomes import outcomes_of
+from kveval.analysis.levels.outcomes import Outcome, outcome_columns, outcomes_of
 from kveval.analysis.waterfall import LEAKS
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
@@ -238,3 +238,40 @@ def test_levels_and_checks_are_those_of_the_tables(measured: Measured) -> None:
     assert cell.values(7, THROUGHPUT) == cell.values(None, THROUGHPUT) == []
     found = sum(check.count for check in result.checks if check.levels)
     assert found == sum(map(len, map(outcomes_of, measured.levels.to_dict("records"))))
+
+
+def test_a_check_has_the_facts_of_the_message_that_it_shows(
+    plan: ReportPlan, measured: Measured
+) -> None:
+    levels = measured.levels.copy()
+    words = "{rates_req_s} of {errors:; }"
+    for place, rates in enumerate(([1.5, float("nan")], [9.0])):
+        facts = {"rates_req_s": rates, "errors": ["a {0}", "b"], "most_s": float("inf")}
+        found = outcome_columns([Outcome("schedule", "warn", facts, words)])
+        levels.loc[levels.index[place], list(found)] = list(found.values())
+    tables = pd.DataFrame(
+        [
+            {
+                "severity": "fail",
+                "check": "replication",
+                "message": "one run",
+                "facts": '{"runs":1,"p_holm":null}',
+            },
+            {"severity": "fail", "check": "one_machine", "message": "of old"},
+        ]
+    )
+    checks = tables.assign(model=None, level=None)
+    changed = dataclasses.replace(measured, levels=levels, checks=checks)
+    late, runs, old = [
+        check
+        for check in result_of(plan, changed).checks
+        if check.check in ("schedule", "replication", "one_machine")
+    ]
+    assert late.message == "1.5, nan of a {0}; b"
+    assert late.facts == {
+        "rates_req_s": [1.5, None],
+        "errors": ["a {0}", "b"],
+        "most_s": None,
+    }
+    assert runs.facts == {"runs": 1, "p_holm": None}
+    assert old.facts == {}

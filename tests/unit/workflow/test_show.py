@@ -216,24 +216,46 @@ def test_checks_come_from_the_levels_and_from_the_campaigns_tables(
     campaign: Path,
 ) -> None:
     levels = levels_of_cell()
-    slower = Outcome("steadiness", "warn", words="the last third is slower")
+    facts = {"change_percent": -20.0, "limit_percent": float("nan")}
+    slower = Outcome("steadiness", "warn", facts, "the last third is slower")
     columns = outcome_columns([slower])
     levels.loc[0, list(columns)] = list(columns.values())
     write_tables(RESULTS / CELL, levels)
     (RESULTS / "analysis").mkdir()
     (RESULTS / "analysis" / "checks.csv").write_text(
-        "model,scenario,cpu_blocks,run,level,severity,rule,check,message\n"
-        "Qwen3-0.6B,native-offload,10000,,,fail,R2,one_measurement_per_cell,two ids\n"
-        "Qwen3-0.6B,native-offload,10000,1,1,warn,R1,steadiness,the last third is slower\n"
-        "Qwen3-0.6B,no-offload,0,,,fail,R2,one_measurement_per_cell,of another cell\n"
+        "model,scenario,cpu_blocks,run,level,severity,rule,check,message,facts\n"
+        'Qwen3-0.6B,native-offload,10000,,,fail,R2,one_measurement_per_cell,two ids,"{""ids"":2}"\n'
+        "Qwen3-0.6B,native-offload,10000,1,1,warn,R1,steadiness,the last third is slower,{}\n"
+        "Qwen3-0.6B,no-offload,0,,,fail,R2,one_measurement_per_cell,of another cell,{}\n"
     )
     assert [
-        (check["severity"], check["check"], check["run"])
+        (check["severity"], check["check"], check["run"], check["facts"])
         for check in document(CELL)["checks"]
-    ] == [("fail", "one_measurement_per_cell", None), ("warn", "steadiness", 1)]
+    ] == [
+        ("fail", "one_measurement_per_cell", None, {"ids": 2}),
+        ("warn", "steadiness", 1, {"change_percent": -20.0, "limit_percent": None}),
+    ]
     text = show(CELL).stdout
     assert "two ids" in text
     assert "the last third is slower" in text
+
+
+def test_checks_in_tables_of_an_older_version_have_their_sentences(
+    campaign: Path,
+) -> None:
+    levels = levels_of_cell().drop(columns="checks_findings")
+    old = '[{"name":"errors","severity":"warn","message":"1 of 9 failed","where":""}]'
+    levels["checks_messages"] = ""
+    levels.loc[0, "checks_messages"] = old
+    write_tables(RESULTS / CELL, levels)
+    (RESULTS / "analysis").mkdir()
+    (RESULTS / "analysis" / "checks.csv").write_text(
+        "model,scenario,cpu_blocks,run,level,severity,rule,check,message\n"
+        "Qwen3-0.6B,native-offload,10000,,,fail,R2,one_measurement_per_cell,two ids\n"
+    )
+    assert [
+        (check["check"], check["message"]) for check in document(CELL)["checks"]
+    ] == [("one_measurement_per_cell", "two ids"), ("errors", "1 of 9 failed")]
 
 
 def test_an_arm_that_was_idle_is_said_to_be(campaign: Path) -> None:

@@ -2,45 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-from kveval.analysis.levels.outcomes import outcomes_of
+from kveval.analysis.levels.outcomes import outcomes_of, read_facts
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured
-from kveval.report.result.model import CheckFinding
+from kveval.report.result.model import CheckFinding, known_facts
+
+
+class _At(NamedTuple):
+    """An outcome of a check in a run and at a level, 0 for one of the campaign's tables."""
+
+    run: int
+    level: int
+    message: str
+    facts: Mapping[str, Any]
 
 
 def check_findings(measured: Measured) -> list[CheckFinding]:
     """Return what checks found: of levels by check and cell, as they come; then of the campaign's tables."""
-    of_levels: dict[tuple[str, str, Cell], list[tuple[int, int, str]]] = {}
+    of_levels: dict[tuple[str, str, Cell], list[_At]] = {}
     for row in measured.levels.to_dict("records"):
         for outcome in outcomes_of(row):
             key = (outcome.code, outcome.severity, Cell.from_row(row))
-            where = (int(row["run"]), int(row["level"]), outcome.message)
-            of_levels.setdefault(key, []).append(where)
-    findings = [_check_finding(*key, at) for key, at in of_levels.items()]
+            run, level = int(row["run"]), int(row["level"])
+            at = _At(run, level, outcome.message, outcome.facts)
+            of_levels.setdefault(key, []).append(at)
+    findings = [_check_finding(*key, places) for key, places in of_levels.items()]
     checks = measured.checks
     of_tables = checks[checks["level"].isna()] if len(checks) else checks
     for row in of_tables.to_dict("records"):
         cell = Cell.from_row(row) if isinstance(row["model"], str) else None
-        at = [(0, 0, str(row["message"]))]
-        findings.append(_check_finding(row["check"], row["severity"], cell, at))
+        at = _At(0, 0, str(row["message"]), read_facts(row.get("facts")))
+        findings.append(_check_finding(row["check"], row["severity"], cell, [at]))
     return findings
 
 
 def _check_finding(
-    check: str, severity: str, cell: Cell | None, at: Sequence[tuple[int, int, str]]
+    check: str, severity: str, cell: Cell | None, places: Sequence[_At]
 ) -> CheckFinding:
-    """The finding of a check; `at`: run, level and message of each outcome, 0 for one of the campaign's tables."""
+    """The finding of a check, with the message and facts of the first of its outcomes."""
     return CheckFinding.model_validate(
         {
             "check": check,
             "severity": severity,
             "cell": cell and cell.row,
-            "runs": sorted({run for run, _, _ in at} - {0}),
-            "levels": sorted({level for _, level, _ in at} - {0}),
-            "count": len(at),
-            "message": at[0][2],
-            "messages": len({message for _, _, message in at}),
+            "runs": sorted({at.run for at in places} - {0}),
+            "levels": sorted({at.level for at in places} - {0}),
+            "count": len(places),
+            "message": places[0].message,
+            "facts": known_facts(places[0].facts),
+            "messages": len({at.message for at in places}),
         }
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -40,6 +40,17 @@ def _whole(value: Any) -> int | None:
 def or_nan(value: float | None) -> float:
     """Return a number as tables have it: NaN where it is not known."""
     return math.nan if value is None else value
+
+
+def known_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a finding; None in place of a number that is missing or infinite."""
+    return {name: _known_fact(value) for name, value in facts.items()}
+
+
+def _known_fact(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_known_fact(part) for part in value]
+    return known_number(value) if isinstance(value, float) else value
 
 
 def known_text(value: Any) -> str | None:
@@ -535,6 +546,8 @@ class CheckFinding(ResultPart):
     """how often it was found"""
     message: str
     """the first of its messages"""
+    facts: dict[str, Any] = {}
+    """the values in that message, with units in their names; older reports lack it"""
     messages: int
     """how many of them differ"""
 

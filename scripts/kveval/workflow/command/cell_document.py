@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from kveval.analysis.levels.activity import activity_at
-from kveval.analysis.levels.outcomes import outcomes_of
+from kveval.analysis.levels.outcomes import outcomes_of, read_facts
 from kveval.analysis.one_request import times_by_source
 from kveval.campaign.cell import Cell
 from kveval.report.result.levels import level_results
-from kveval.report.result.model import known_number
+from kveval.report.result.model import known_facts, known_number
 from kveval.workflow.command.cell_lookup import (
     LEVELS,
     PEAK,
@@ -180,6 +180,7 @@ def _checks(levels: Iterable[Row], source: CellFolder | None) -> list[Document]:
             "severity": outcome.severity,
             "check": outcome.code,
             "message": outcome.message,
+            "facts": known_facts(outcome.facts),
             "run": int(row["run"]),
             "level": int(row["level"]),
         }
@@ -198,6 +199,7 @@ def _checks_of_tables(source: CellFolder) -> list[Document]:
             "severity": row["severity"],
             "check": row["check"],
             "message": row["message"],
+            "facts": known_facts(read_facts(row.get("facts"))),
             "run": None,
             "level": None,
         }
