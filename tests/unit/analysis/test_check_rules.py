@@ -634,6 +634,18 @@ def test_the_table_of_checks_names_place_rule_and_message() -> None:
     assert rules_of("nothing") == ""
 
 
+def test_versions_other_than_declared_are_facts_and_braces_in_them_are_text() -> None:
+    judged = of_run(versions={"vllm": "0.31.0", "guidellm": "0.8.1", "lmcache": "{0}"})
+    judged.run.specification["versions"] = {"vllm": "0.32.0", "lmcache": "0.4"}
+    (outcome,) = checks_run.provenance(judged)
+    assert outcome.message == (
+        "vllm 0.31.0 ran, 0.32.0 was declared; lmcache {0} ran, 0.4 was declared"
+    )
+    assert outcome.facts["programs"] == ["vllm", "lmcache"]
+    assert outcome.facts["versions_run"] == ["0.31.0", "{0}"]
+    assert outcome.facts["versions_declared"] == ["0.32.0", "0.4"]
+
+
 @pytest.mark.parametrize("source", ["the tier", "the device's own cache"])
 def test_changed_answers_fail_and_name_what_served_the_prompts(source: str) -> None:
     right = {"prompts": 4, "same": 4, "served_from": "tier"}

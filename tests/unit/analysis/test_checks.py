@@ -352,6 +352,12 @@ def test_facts_have_their_units_in_their_names() -> None:
     assert facts(level(throughput_server_difference=-0.03), "server_tokens") == {
         "difference_percent": pytest.approx(-3)
     }
+    assert facts(level(ttft_count=199), "few_latencies") == {
+        "latencies_observed": 199,
+        "p50_enough": 50,
+        "p90_enough": 200,
+        "p99_enough": 1000,
+    }
     cut = level(not_reached="ttft_ms_p90;ttft_ms_p99", ttft_censored=30)
     assert facts(cut, "not_reached") == {
         "quantiles": ["ttft_ms_p90", "ttft_ms_p99"],

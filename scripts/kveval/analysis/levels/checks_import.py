@@ -79,8 +79,8 @@ def partial_output(level: JudgedLevel) -> Iterator[Outcome]:
     share = _unfinished(level)
     if level.report.requests_missing and not partial_output_counted(level.report):
         yield (fail if share > _MANY_UNFINISHED else warn)(
-            "the report counts no tokens of the {unfinished} unfinished requests ({unfinished_percent:.0f} %)",
-            unfinished=level.report.incomplete,
+            "the report counts no tokens of the {requests_unfinished} unfinished requests ({unfinished_percent:.0f} %)",
+            requests_unfinished=level.report.incomplete,
             unfinished_percent=100 * share,
         )
 

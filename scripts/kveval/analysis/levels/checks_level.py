@@ -145,13 +145,13 @@ def warmup(level: JudgedLevel) -> Iterator[Outcome]:
     if (level.run.engine != IMPORTED or requested_s) and abs(requested_s - cut_s) > max(
         0.5, 0.1 * requested_s
     ):
-        words = "a warm-up of {requested_s:g} s was asked for, GuideLLM cut off {cut_s:.1f} s; "
+        words = "a warm-up of {warmup_requested_s:g} s was asked for, GuideLLM cut off {warmup_cut_s:.1f} s; "
         words += (
             "the analysis cut off the rest"
             if cut_s < requested_s
             else "the window is shorter by the difference"
         )
-        yield warn(words, requested_s=requested_s, cut_s=max(0.0, cut_s))
+        yield warn(words, warmup_requested_s=requested_s, warmup_cut_s=max(0.0, cut_s))
 
 
 @check("R20")
@@ -238,14 +238,20 @@ def few_completions(level: JudgedLevel) -> Iterator[Outcome]:
 def few_latencies(level: JudgedLevel) -> Iterator[Outcome]:
     """Enough observed values for each quantile that is reported."""
     seen = min(level.row["requests_completed"], level.row["ttft_count"])
-    if short := [
-        f"{name} ({needed})" for name, needed in SUFFICIENT.items() if seen < needed
-    ]:
-        yield note(
-            "{latencies} latencies observed, few for {quantiles}",
-            latencies=seen,
-            quantiles=short,
-        )
+    if not seen < SUFFICIENT["p99"]:
+        return
+    words = "{latencies_observed} latencies observed, few for "
+    if seen < SUFFICIENT["p50"]:
+        words += "p50 ({p50_enough}), "
+    if seen < SUFFICIENT["p90"]:
+        words += "p90 ({p90_enough}), "
+    yield note(
+        words + "p99 ({p99_enough})",
+        latencies_observed=seen,
+        p50_enough=SUFFICIENT["p50"],
+        p90_enough=SUFFICIENT["p90"],
+        p99_enough=SUFFICIENT["p99"],
+    )
 
 
 @check("R4")
@@ -368,12 +374,12 @@ def others_on_server(level: JudgedLevel) -> Iterator[Outcome]:
     """A server that ran already generated nothing for others: above 2 % of its tokens a warning, above 10 % a failure."""
     others = -level.row["throughput_server_difference"]
     if level.run.engine == "existing" and others > 0.02:
-        words = "somebody else uses this server: {others_percent:.1f} % of its tokens were generated for others"
+        words = "somebody else uses this server: {for_others_percent:.1f} % of its tokens were generated for others"
         if others > _MOST_FOR_OTHERS:
             words += "; stop that, or measure at another time"
-            yield fail(words, others_percent=100 * others)
+            yield fail(words, for_others_percent=100 * others)
         else:
-            yield warn(words, others_percent=100 * others)
+            yield warn(words, for_others_percent=100 * others)
 
 
 @check("R13")
@@ -459,8 +465,8 @@ def warmup_scaled(level: JudgedLevel) -> Iterator[Outcome]:
     # Warm-ups end with a request, not exactly on the second.
     if cut_s < 0.98 * needed_s:
         yield note(
-            "{needed_s:.0f} s of warm-up were needed, the level of {level_s:.0f} s had room for {cut_s:.1f} s",
-            needed_s=needed_s,
+            "{warmup_needed_s:.0f} s of warm-up were needed, the level of {level_s:.0f} s had room for {warmup_cut_s:.1f} s",
+            warmup_needed_s=needed_s,
             level_s=seconds,
-            cut_s=cut_s,
+            warmup_cut_s=cut_s,
         )

@@ -159,15 +159,24 @@ def provenance(level: JudgedLevel) -> Iterator[Outcome]:
         "the version of GuideLLM": run.versions.get("guidellm")
         or run.versions.get("load generator"),
     }
-    differing = [
-        f"{tool} {run.versions[tool]} ran, {version} was declared"
+    differing = {
+        tool: str(version)
         for tool, version in run.specification.get("versions", {}).items()
         if run.versions.get(tool, version) != version
-    ]
+    }
     if lacking := [name for name, value in known.items() if not value]:
         yield warn("not recorded: {missing}", missing=lacking)
     elif differing:
-        yield fail("{differences:; }", differences=differing)
+        yield fail(
+            "{differences:; }",
+            differences=[
+                f"{tool} {run.versions[tool]} ran, {version} was declared"
+                for tool, version in differing.items()
+            ],
+            programs=[*differing],
+            versions_run=[run.versions[tool] for tool in differing],
+            versions_declared=[*differing.values()],
+        )
 
 
 def _server_title(run: Run) -> str:
