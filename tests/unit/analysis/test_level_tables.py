@@ -235,15 +235,15 @@ def test_primed_levels_have_only_their_requests_to_settle(
 
 
 def test_a_failed_level_is_a_row_that_failed(measurement: Callable[..., Path]) -> None:
+    error = 'the server died: {"code": 1} {0}'
     levels, requests = run_tables(
-        measurement(
-            level={"status": "failed", "error": "the server died", "report": None}
-        )
+        measurement(level={"status": "failed", "error": error, "report": None})
     )
     row = only(levels)
     assert row["checks_failed"] == "level_failed"
     (failed,) = outcomes_of(row)
-    assert (failed.code, failed.facts) == ("level_failed", {"error": "the server died"})
+    assert (failed.code, failed.facts) == ("level_failed", {"error": error})
+    assert failed.message == error
     assert np.isnan(row["throughput_tok_s"])
     assert requests.empty
 
