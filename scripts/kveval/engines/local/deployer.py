@@ -100,7 +100,10 @@ class HostDeployer(Deployer[Deployment]):
         return {str(self._environment): "{server_environment}", **model}
 
     def facts(self) -> dict[str, Any]:
-        """Return the cores of server and load, the arm's build, what the environment lacks, the copy bandwidth."""
+        """Return the cores of server and load, the arm's build, what the environment lacks, the copy bandwidth.
+
+        The copy bandwidth is a property of the host, and takes seconds of its GPU: a cell's first run measures it.
+        """
         facts: dict[str, Any] = {
             "cores": {
                 "server": sorted(self._cores.server),
@@ -111,14 +114,14 @@ class HostDeployer(Deployer[Deployment]):
             facts["build"] = build_facts(self._job.build, self._environment)
         if reduction := ready.reduction_of(self._job.server_environment):
             facts["reduced_environment"] = reduction
-        # The server has ended by now, so nothing is disturbed and the GPU's memory is free.
-        with on_cores(self._cores.server):
-            copying = copy_bandwidth.probe(
-                self._job.server_environment / "bin" / "python"
-            )
-        if copying:
+        if self._job.run == 1 and (copying := self._copy_bandwidth()):
             facts["copy_bandwidth"] = copying
         return facts
+
+    def _copy_bandwidth(self) -> dict[str, float]:
+        # The server has ended by now, so nothing is disturbed and the GPU's memory is free.
+        with on_cores(self._cores.server):
+            return copy_bandwidth.probe(self._job.server_environment / "bin" / "python")
 
     @contextlib.contextmanager
     def _deployment(self) -> Iterator[Deployment]:

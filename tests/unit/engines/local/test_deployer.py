@@ -1,0 +1,23 @@
+"""What a run says of this host beside its levels."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from tests.support.fault_chain import stand_in_environment
+
+from kveval.engines.local.deployer import HostDeployer
+from kveval.host.cores import divided, usable
+
+
+@pytest.mark.parametrize("run", [1, 2, 3])
+def test_a_cells_first_run_measures_how_fast_this_host_copies(
+    run: int, tmp_path: Path
+) -> None:
+    environment = stand_in_environment(tmp_path / "server")
+    job = SimpleNamespace(run=run, build=None, server_environment=environment)
+    cores = divided(usable())
+    deployer = HostDeployer(job, environment, cores, tmp_path, None, print)  # type: ignore[arg-type]
+    facts = deployer.facts()
+    assert facts["cores"]["server"] == sorted(cores.server)
+    assert ("copy_bandwidth" in facts) == (run == 1)
