@@ -771,6 +771,17 @@ def test_requests_in_flight_are_judged_against_those_that_pauses_leave() -> None
     assert "2.0" in short.message and "of 5 users" in short.message
 
 
+def test_without_the_number_of_streams_nothing_was_asked_for() -> None:
+    few = level(concurrency_mean=0.5)
+    (short,) = outcomes(checks_level.closed_loop, few)
+    assert f"{few.streams} asked for" in short.message
+    sweep = run({"workload": {**few.run.workload, "profile": "sweep"}})
+    unknown = replace(few, run=sweep, report=replace(few.report, streams=None))
+    assert unknown.streams is None
+    assert unknown.report.closed_loop
+    assert not outcomes(checks_level.closed_loop, unknown)
+
+
 def test_questions_that_come_later_than_their_pauses_end_are_found() -> None:
     assert not outcomes(checks_level.schedule, with_pauses(0.05))
     (late,) = outcomes(checks_level.schedule, with_pauses(0.3))

@@ -258,7 +258,9 @@ def few_latencies(level: JudgedLevel) -> Iterator[Outcome]:
 def closed_loop(level: JudgedLevel) -> Iterator[Outcome]:
     """The generator kept as many requests in flight as asked for; fewer bias throughput and latencies downwards."""
     achieved = level.row["concurrency_mean"]
-    if level.report.closed_loop and achieved < (1 - STARVED) * level.in_flight:
+    if not level.report.closed_loop or level.streams is None:
+        return
+    if achieved < (1 - STARVED) * level.in_flight:
         words = "{in_flight_mean:.2f} requests in flight on average, "
         words += (
             "{in_flight_expected:.2f} expected of {streams} users with pauses"
