@@ -4,6 +4,16 @@ from collections.abc import Mapping
 
 REASONS: Mapping[tuple[str, str, str], str] = {
     (
+        "analysis/statistics/inputs.py",
+        'if np.isnan(preempted).any() and (numbers(rows, "offload_load_bytes") > 0).any():',
+        "0 -> 1",
+    ): "equivalent: what is loaded are blocks, of more than a byte",
+    (
+        "analysis/statistics/inputs.py",
+        'or not (numbers((*sides.arm, *sides.reference), "rate_req_s") > 0).all()',
+        "0 -> -1",
+    ): "equivalent: a rate is unknown or above 0",
+    (
         "configuration/cell_checks.py",
         "in_flight = max(workloads.streams_at(workload, level) or 0 for level in levels)",
         "0 -> -1",
@@ -14,10 +24,25 @@ REASONS: Mapping[tuple[str, str, str], str] = {
         "2 -> 3",
     ): "arbitrary: how much more shared memory than the tier a pod gets",
     (
+        "configuration/warnings.py",
+        "if base is not None and not base.cpu_blocks and found[0].caches.tier:",
+        "0 -> -1",
+    ): "equivalent: a cell has the same caches at all of its levels",
+    (
         "curve/cells.py",
         "if serving.servers == 1:",
         "1 -> 0",
     ): "equivalent: for one server the general case gives the same, only later",
+    (
+        "curve/curve.py",
+        "return self.share(0)",
+        "0 -> -1",
+    ): "equivalent: no cache is smaller than none",
+    (
+        "curve/distances.py",
+        "for bit in range(int(values.max()).bit_length() - 1, -1, -1):",
+        "int(values.max()).bit_length() - 1 -> int(values.max()).bit_length() + 1",
+    ): "equivalent: the further bits are unset in all values",
     (
         "curve/service.py",
         "if seconds > 0:",
@@ -34,14 +59,19 @@ REASONS: Mapping[tuple[str, str, str], str] = {
         "4 -> 5",
     ): "arbitrary: how much of the walk's beginning is left out",
     (
+        "curve/speed.py",
+        "if len(ordered) < _PARTS:",
+        "len(ordered) < _PARTS -> len(ordered) <= _PARTS",
+    ): "arbitrary: whether as many values as parts are taken as they are, or as quantiles",
+    (
+        "store/lock.py",
+        "root: Path, *, exclusive: bool, patience_s: float = 60.0",
+        "60.0 -> 59.0",
+    ): "arbitrary: how long a wait is",
+    (
         "store/lock.py",
         "if time.monotonic() >= deadline:",
         "time.monotonic() >= deadline -> time.monotonic() > deadline",
     ): "arbitrary: whether the wait ends at its last moment, or at the look after it",
-    (
-        "store/run_file.py",
-        "class RequiredCounter(msgspec.Struct, frozen=True):",
-        "True -> False",
-    ): "equivalent: nothing changes one",
 }
 """File below scripts/kveval, the line it is in, and the change -> why no test notices it."""

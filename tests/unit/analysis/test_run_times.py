@@ -48,6 +48,14 @@ def test_what_a_trend_does_not_explain_is_its_standard_error() -> None:
     assert trend_error(logs, STARTS_S) == pytest.approx(expected)
 
 
+@given(st.floats(1e-6, 1e3))
+def test_a_trend_is_per_second_however_short_the_runs(factor: float) -> None:
+    logs = np.array([0.0, 0.2, 0.1, 0.5])[:, np.newaxis] + np.zeros(3)
+    per_s = trend_error(logs, STARTS_S)
+    assert per_s is not None
+    assert trend_error(logs, STARTS_S * factor) == pytest.approx(per_s / factor)
+
+
 def test_two_blocks_have_no_trend_with_an_error() -> None:
     assert trend_error(np.zeros((2, 3)), STARTS_S[:2]) is None
     assert trend_error(np.zeros((3, 3)), STARTS_S[:3]) == 0.0

@@ -103,6 +103,16 @@ def test_images_that_the_cell_does_not_run_do_not_change_the_id(tmp_path):
     ) == measurement(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("address", "groups"),
+    [("gateway", ("inference.networking.x-k8s.io",)), ("service", ())],
+)
+def test_objectives_are_needed_behind_a_gateway_only(address, groups, tmp_path):
+    config = load(tmp_path, on_cluster(OLD, ONE, site={"address": address}))
+    deployment = config.specification(config.cells[0]).on_cluster
+    assert (deployment.route, deployment.objectives) == (address, groups)
+
+
 def test_declared_versions_name_the_images(tmp_path):
     config = load(tmp_path, on_cluster(NEW, ONE, server={"guidellm": "0.9.0"}))
     assert config.specification(config.cells[0]).images["guidellm"].endswith(":v0.9.0")

@@ -8,6 +8,7 @@ import pytest
 from tests.support.stored_runs import CELL, measured, pointed
 
 from kveval.campaign.cell import Cell
+from kveval.store import run_file
 from kveval.store.run_file import (
     RunFileError,
     collect_runs,
@@ -91,3 +92,13 @@ def test_one_server_has_the_load_unless_the_run_says_that_several_share_it(
     deployed = {**run.specification, "deployment": {"replicas": 3}}
     assert msgspec.structs.replace(run, specification=deployed).replicas == 3
     assert msgspec.structs.replace(run, declared={"replicas": 2}).replicas == 2
+
+
+def test_nothing_that_is_read_of_a_run_can_be_changed() -> None:
+    records = [
+        entry
+        for entry in vars(run_file).values()
+        if isinstance(entry, type) and issubclass(entry, msgspec.Struct)
+    ]
+    assert len(records) > 10
+    assert [each for each in records if not each.__struct_config__.frozen] == []

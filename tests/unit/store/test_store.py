@@ -13,6 +13,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.stored_runs import KEY, filled, finished
 
 from kveval.store import lock as store_lock
+from kveval.store.entries import size_text
 from kveval.store.store import Key, Store, StoreError, pointer, verify
 
 
@@ -403,3 +404,11 @@ def finished_elsewhere(store: Store, payload: bytes) -> Path:
     folder = store.root / "partial" / f"{KEY.measurement}-run-2-elsewhere-1-1"
     (folder / "raw").mkdir(parents=True)
     return filled(folder, payload=payload)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2e9, "2 GB"), (4.25e13, "42.5 TB")],
+)
+def test_a_size_is_told_in_its_unit(size: float, text: str) -> None:
+    assert size_text(size) == text
