@@ -422,7 +422,7 @@ def test_the_documented_commands_make_the_account(tmp_path):
             env=env,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=600,
         )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-2:] == ["yes", "no"]

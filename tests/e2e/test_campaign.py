@@ -232,7 +232,8 @@ def test_the_job_tears_down_when_it_is_asked_to_stop(tree, finished):
     target = f"{RESULTS}/{CELL}/run-2/measurement.json"
     job = tree.start(target, "--config", "runs=2")
     below = psutil.Process(job.pid)
-    deadline = time.monotonic() + 120
+    # Another measurement may have the host before this one.
+    deadline = time.monotonic() + 1800
     while not any(
         "guidellm run" in line for line in lines_of(below.children(recursive=True))
     ):
@@ -247,7 +248,7 @@ def test_the_job_tears_down_when_it_is_asked_to_stop(tree, finished):
     job.send_signal(15)
     for process in measuring:
         process.terminate()
-    job.communicate(timeout=60)
+    job.communicate(timeout=300)
     assert tree.left() == []
     assert len(list((finished / "results" / "measurements" / "failed").iterdir())) == 1
     assert not list(finished.glob(f"{RESULTS}/Qwen3-0.6B/*/*/run-2/measurement.json"))

@@ -175,7 +175,7 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
     trace = Trace(running.pid, folder / "home")
     try:
         break_servers(running, outcome)
-        outcome.code = running.wait(timeout=120)
+        outcome.code = running.wait(timeout=600)
     finally:
         running.terminate()
         running.wait()

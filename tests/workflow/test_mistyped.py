@@ -26,7 +26,7 @@ def refusal(folder: Path, *arguments: str) -> str:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode not in (0, None)
     assert "Traceback" not in done.stdout
