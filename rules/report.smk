@@ -119,8 +119,6 @@ rule write_report:
         f"{LOGS}/{{so_far}}write_report.log",
     conda:
         "../envs/workflow.yaml"
-    # Nothing else is left to run beside it.
-    threads: 2
     resources:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,

@@ -39,5 +39,4 @@ if __name__ == "__main__":
     plan = read_report_plan(settings, read_metrics(Path(params.metrics)))
     root, result = write_report(plan, measured, figures, output, lacking)
     places = run_places(measured.runs)
-    page, threads = output.with_name(PAGE), snakemake.threads
-    write_page(root, result, places, figures, page, threads)
+    write_page(root, result, places, figures, output.with_name(PAGE))

@@ -128,8 +128,8 @@ def banned_words(document: Document) -> list[Outcome]:
         Outcome(
             "banned_words",
             "fail",
-            {"found": match[0]},
-            "{found!r}: no measurement shows that",
+            {"phrase": match[0]},
+            "{phrase!r}: no measurement shows that",
             _short(sentence),
         )
         for sentence in (*document.parts.sentences, *document.parts.cells)
@@ -143,8 +143,8 @@ def claim_words(document: Document) -> list[Outcome]:
         Outcome(
             "claim_words",
             "fail",
-            {"found": match[0]},
-            "{found!r} is not said by a verdict",
+            {"phrase": match[0]},
+            "{phrase!r} is not said by a verdict",
             _short(sentence),
         )
         for sentence in document.claims
@@ -188,8 +188,8 @@ def parity_words(document: Document) -> list[Outcome]:
         Outcome(
             "parity_words",
             "fail",
-            {"found": match[0]},
-            "{found!r}, but no equivalence was shown",
+            {"phrase": match[0]},
+            "{phrase!r}, but no equivalence was shown",
             _short(sentence),
         )
         for sentence, left in zip(

@@ -131,16 +131,9 @@ def test_three_failed_runs_leave_too_few_and_are_the_reason() -> None:
 
 
 def test_a_level_that_failed_is_named_with_its_error() -> None:
-    error = outcome_columns(
-        [
-            Outcome(
-                "level_failed",
-                "fail",
-                {"error": "GuideLLM failed (exit code 1)"},
-                "{error}",
-            )
-        ]
-    )
+    facts = {"error": "GuideLLM failed (exit code 1)"}
+    failure = Outcome("level_failed", "fail", facts, "{error}")
+    error = outcome_columns([failure])
     row = judged(with_values(campaign(), ARM, [4], **error))
     assert (row["verdict"], row["qualifier"]) == (
         words.BETTER,

@@ -114,14 +114,12 @@ def test_checks_are_counted_by_name_and_failures_named() -> None:
 def test_of_many_warnings_the_most_frequent_is_named_in_words() -> None:
     plan, facts = small.plan(), small.measured()
     levels = facts.levels.copy()
-    outcomes = [
-        Outcome("plausible", "warn", words="outside their range: offload_load_gib")
-    ]
+    implausible = Outcome(
+        "plausible", "warn", words="outside their range: offload_load_gib"
+    )
+    other = Outcome("b", "warn", words="b")
     levels[[*outcome_columns([])]] = ""
-    for rows in (3, 1):
-        outcomes = (
-            outcomes[:1] if rows == 3 else [*outcomes, Outcome("b", "warn", words="b")]
-        )
+    for rows, outcomes in ((3, [implausible]), (1, [implausible, other])):
         found = outcome_columns(outcomes)
         levels.loc[levels.index[:rows], list(found)] = list(found.values())
     counts = check_counts(result_of(plan, dataclasses.replace(facts, levels=levels)))

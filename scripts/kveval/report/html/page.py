@@ -28,6 +28,7 @@ _HERE = Path(__file__).parent
 # Bytes. A page of all figures is to be small enough to be sent: a drawing of many points becomes an image.
 _LARGEST_DRAWING, _LARGEST_NARROW = 60_000, 90_000
 _COLOURS = 64
+_IMAGES_AT_ONCE = 2
 # An octree's palette has means of similar colours: what was nearly white is white again.
 _NEARLY_WHITE = 250
 _UNSEEN = (
@@ -46,13 +47,11 @@ def write_page(
     places: Mapping[tuple[Cell, int], Path],
     figures: Iterable[Path],
     output: Path,
-    threads: int = 1,
 ) -> None:
     """Write report.html.
 
     `root`: the report's tree, `result`: what it shows; `places`: cell and run -> the run's folder, of those that are on
-    this machine; `figures`: one file of each figure in the tree; `threads`: images made at a time. Raises
-    FileNotFoundError for a missing figure.
+    this machine; `figures`: one file of each figure in the tree. Raises FileNotFoundError for a missing figure.
     """
     files = {path.stem: path for path in figures}
     runs = runs_section(result, places, output.parent)
@@ -65,8 +64,8 @@ def write_page(
     ]
     names = list(dict.fromkeys(picture.name for picture in pictures))
     of_pictures = [files[name] for name in names]
-    # Pillow's work goes on beside Python's, and makes most of the time.
-    with ThreadPoolExecutor(threads) as pool:
+    # Most of the time is Pillow's, which lets another thread work meanwhile.
+    with ThreadPoolExecutor(_IMAGES_AT_ONCE) as pool:
         images = dict(zip(names, pool.map(data_uri, of_pictures), strict=True))
     narrow = dict(zip(names, map(narrow_data_uri, of_pictures), strict=True))
     output.write_text(render_page(page, images, narrow), encoding="utf-8")

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.support.fault_chain import stand_in_environment
 
 from kveval.engines.local.deployer import HostDeployer
 from kveval.host.cores import divided, usable
-from kveval.host.processes import Supervisor
 
 
 @pytest.mark.parametrize("run", [1, 2, 3])
@@ -18,7 +17,8 @@ def test_a_cells_first_run_measures_how_fast_this_host_copies(
 ) -> None:
     environment = stand_in_environment(tmp_path / "server")
     job: Any = SimpleNamespace(run=run, build=None, server_environment=environment)
-    cores, no_processes = divided(usable()), cast(Supervisor, None)
+    no_processes: Any = None
+    cores = divided(usable())
     deployer = HostDeployer(job, environment, cores, tmp_path, no_processes, print)
     facts = deployer.facts()
     assert facts["cores"]["server"] == sorted(cores.server)

@@ -143,21 +143,6 @@ def test_what_is_wrong_with_a_page_is_found(text: str, problem: str) -> None:
     assert [found for found in PageReader(text).problems if problem in found]
 
 
-def test_images_made_two_at_a_time_make_the_same_page(tmp_path: Path) -> None:
-    plan, measured = CAMPAIGNS["whole"]()
-    figures = []
-    for number, name in enumerate(figure_names(measured.levels["model"])):
-        figures.append(tmp_path / f"{name}.png")
-        Image.new("RGB", (3, 2), (number, 0, 0)).save(figures[-1])
-    result = result_of(plan, measured)
-    pages = []
-    for threads in (1, 2):
-        page = tmp_path / f"{threads}.html"
-        write_page(tree("whole"), result, {}, figures, page, threads)
-        pages.append(page.read_text(encoding="utf-8"))
-    assert pages[0] == pages[1]
-
-
 @pytest.mark.parametrize("campaign", CAMPAIGNS)
 def test_a_campaign_is_on_one_page_with_a_link_from_every_sentence_of_its_answer(
     campaign: str, tmp_path: Path
