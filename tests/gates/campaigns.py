@@ -1,12 +1,19 @@
-"""Five campaigns whose results are held: as they come, every arm, a trace, imported results, two campaigns compared."""
+"""Campaigns whose results are held: as they come, every arm, a trace, imported results, two campaigns compared.
+
+Of three that an earlier version measured (fixture/), and of results that were published, verdicts alone are held.
+"""
 
 import contextlib
+import csv
+import os
 import shutil
+import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from tests.gates.library import write_import_sheet
 from tests.gates.stores import Truth, fill_store
@@ -14,6 +21,16 @@ from tests.support.paths import REPOSITORY
 from tests.support.result_trees import write_campaign_tree
 
 NAMES = ("default", "arms", "trace", "imported", "compared")
+STORED = ("gate-arms", "gate-pilot", "gate-trace")
+"""The campaigns of the fixture."""
+FIXTURE = Path(__file__).parent / "fixture" / "measured.tar.xz"
+PUBLISHED = "published"
+REAL_DATA = os.environ.get("KVEVAL_TEST_DATA")
+"""A folder with real measurements, where there is one."""
+real_data = pytest.mark.skipif(
+    REAL_DATA is None,
+    reason="KVEVAL_TEST_DATA is not set: it names a folder with real measurements",
+)
 STORE = Path("results/measurements")
 MODEL = "Qwen3-0.6B"
 SERVER: dict[str, Any] = {
@@ -217,10 +234,47 @@ def _compared(folder: Path) -> None:
     campaign_file(folder, "compared").write_text(yaml.safe_dump(COMPARED))
 
 
+def _stored(name: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        with tarfile.open(FIXTURE) as archive:
+            archive.extractall(folder, filter="data")
+        # What is made of the store is made anew.
+        shutil.rmtree(folder / "results" / "campaigns")
+        shutil.move(folder / "campaigns" / f"{name}.yaml", campaign_file(folder, name))
+
+    return make
+
+
+def _published(folder: Path) -> None:
+    """Import the evaluation of October 2025; the sizes of its tiers are in none of its files."""
+    assert REAL_DATA is not None
+    tree, sheet = Path(REAL_DATA).absolute() / "guidellm", folder / "imports.csv"
+    write_import_sheet(tree, sheet)
+    with sheet.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    for row in rows:
+        if "oct2025" not in row["report"]:
+            row["use"] = "no"
+        elif row["cpu_blocks"] == "?":
+            row["cpu_blocks"] = "20000"
+    with sheet.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    values = {
+        **IMPORTED,
+        "name": PUBLISHED,
+        "results": f"results/campaigns/{PUBLISHED}",
+    }
+    campaign_file(folder, PUBLISHED).write_text(yaml.safe_dump(values))
+
+
 MAKERS = {
     "imported": _imported,
     "compared": _compared,
     **{name: _measured(name) for name in ("default", "arms", "trace")},
+    **{name: _stored(name) for name in STORED},
+    **({PUBLISHED: _published} if REAL_DATA else {}),
 }
 """Campaign -> what puts it, and what it reads, into a workflow."""
 FIRST = {"compared": ("earlier", "later")}

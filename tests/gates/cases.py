@@ -14,7 +14,7 @@ import yaml
 from tests.gates import campaigns, forks
 from tests.gates.campaigns import LOAD, MEASURED, MODEL, SERVER, campaign_file
 from tests.gates.golden import masked
-from tests.gates.library import host_fingerprint
+from tests.gates.library import PROGRAMS, command_words, host_fingerprint
 from tests.gates.transcript import transcript
 from tests.support.paths import REPOSITORY, SCRIPTS
 
@@ -70,6 +70,15 @@ WITHOUT_RUNS = {
     "deploy_one-cluster": ("kveval", "deploy-one", FEBRUARY),
     "teardown-cluster": ("kveval", "teardown", FEBRUARY),
 }
+HELP = {
+    "-".join(["help", *program.removeprefix("python -m ").split(), *words]): (
+        *(program, *words),
+        "--help",
+    )
+    for program in PROGRAMS
+    for words in (command_words() if program == "kveval" else [()])
+}
+"""Name -> program or command, asked for its options."""
 MISTYPED = {
     "target": ("reprot",),
     "model": (f"{RESULTS}/Qwen3-06B/no-offload/0/peak.csv",),
@@ -123,6 +132,7 @@ MISTAKEN: dict[str, dict[str, Any] | str] = {
 NAMES = (
     *FINISHED,
     *WITHOUT_RUNS,
+    *HELP,
     *(f"mistake-target-{name}" for name in MISTYPED),
     *(f"mistake-campaign-{name}" for name in MISTAKEN),
 )
@@ -163,6 +173,8 @@ def make(finished: Path, folder: Path, names: Iterable[str]) -> None:
             workflow, command = folder / "finished", FINISHED[name]
         elif name in WITHOUT_RUNS:
             workflow, command = folder / "without-runs", WITHOUT_RUNS[name]
+        elif name in HELP:
+            workflow, command = folder / "without-runs", HELP[name]
         else:
             workflow, command = folder / "mistakes", _mistake(name)
         if not workflow.exists():

@@ -1,4 +1,4 @@
-"""What the gates share: the results of the campaigns, made once, and the texts of the commands."""
+"""What the gates share: the results of the campaigns, made once, the texts of the commands, and what is planned."""
 
 import fcntl
 import os
@@ -12,6 +12,9 @@ from tests.gates.forks import SAME_NUMBERS
 from tests.support.paths import REPOSITORY, SCRIPTS
 
 from kveval.host.shipped import COMMIT_VARIABLE
+
+COLOURED = {"FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TERMINAL_WIDTH"}
+"""Variables that have help printed in colours, though nobody looks, or in another width than COLUMNS says."""
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +30,12 @@ def transcripts(results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return _once(
         tmp_path_factory, "texts", lambda folder: _run("cases", finished, folder)
     )
+
+
+@pytest.fixture(scope="session")
+def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the jobs of every campaign that ships."""
+    return _once(tmp_path_factory, "planned", lambda folder: _run("jobs", folder))
 
 
 def _once(
@@ -49,7 +58,7 @@ def _run(module: str, *arguments: Path) -> None:
     own.mkdir()
     paths = [Path(__file__).parent / "host", REPOSITORY, SCRIPTS]
     environment = {
-        **os.environ,
+        **{name: os.environ[name] for name in os.environ.keys() - COLOURED},
         **SAME_NUMBERS,
         "PYTHONPATH": os.pathsep.join(map(str, paths)),
         "HOME": str(own),

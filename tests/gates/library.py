@@ -1,15 +1,18 @@
 """What the gates ask of the library: the one module of theirs that a move of its modules changes."""
 
+import csv
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from kveval.__main__ import main as kveval_main
+import click
+from typer.main import get_command
+
 from kveval.campaign.specification import Specification
 from kveval.configuration.loading import load_catalogue, load_config
 from kveval.engines.kubernetes.manifests.rendering import preview_text
@@ -17,10 +20,17 @@ from kveval.host import hardware
 from kveval.importing.sheet import update_sheet
 from kveval.load.guidellm import LoadTarget, command, levels_of
 from kveval.store.run_file import read_run
+from kveval.workflow.command.main import app
 
-__all__ = ["kveval_main"]
 REPOSITORY = Path(__file__).resolve().parents[2]
 CATALOGUES = REPOSITORY / "config"
+PROGRAMS = {
+    "kveval": "kveval",
+    "pcp-parquet": "pcp_parquet",
+    "python -m kveval.campaign": "kveval.campaign",
+    "python -m kveval.report": "kveval.report",
+}
+"""What a user starts -> the package that Python runs."""
 _KIND = re.compile(r"^kind: (\S+)", re.MULTILINE)
 _NAME = re.compile(r"^metadata:\n(?:  .*\n)*?  name: (\S+)", re.MULTILINE)
 _APART = ("argv", "env", "companions", "cell")
@@ -37,6 +47,45 @@ class PlannedCell:
     specification: dict[str, Any]
     required: tuple[dict[str, Any], ...]
     runs: tuple[int, ...]
+
+
+def command_words(group: click.Command | None = None) -> Iterator[tuple[str, ...]]:
+    """Yield the words of every command of `kveval`; first those of the command itself, which are none."""
+    yield ()
+    commands = getattr(group or get_command(app), "commands", {})
+    for name, part in commands.items():
+        yield from ((name, *words) for words in command_words(part))
+
+
+def verdicts(results: Path) -> Iterator[dict[str, str]]:
+    """Yield what a folder of results says of every comparison, of every contrast and of every peak, as texts."""
+    for table in ("comparison", "contrasts"):
+        for row in _rows(results / "analysis" / f"{table}.csv"):
+            yield {
+                "table": table,
+                "cell": _cell(row),
+                "baseline": row["baseline"],
+                "level": row["level"],
+                "metric": row["metric"],
+                "verdict": row["verdict"],
+                "estimate": row["effect_percent"],
+                "low": row["low_percent"],
+                "high": row["high_percent"],
+                "codes": " ".join(_codes(row)),
+            }
+    for row in _rows(results / "analysis" / "peak_throughput_all.csv"):
+        yield {
+            "table": "peaks",
+            "cell": _cell(row),
+            "baseline": "",
+            "level": row["level"],
+            "metric": "throughput_tok_s",
+            "verdict": "",
+            "estimate": row["throughput_tok_s"],
+            "low": row["throughput_low_tok_s"],
+            "high": row["throughput_high_tok_s"],
+            "codes": "",
+        }
 
 
 def planned_cells(campaign: Path, catalogues: Path) -> Iterator[PlannedCell]:
@@ -80,6 +129,16 @@ def measurements(
             cell.path: compared.measurement_id(cell) for cell in compared.cells
         }
     return found
+
+
+def manifests(campaign: Mapping[str, Any], path: str) -> list[str]:
+    """Return every document, as YAML, that a cell of a campaign on a cluster is deployed with."""
+    config = load_config(campaign, CATALOGUES)
+    specification = config.specification(config.cell(path))
+    site = config.campaign.cluster
+    assert site is not None
+    text = preview_text(specification, site, config.campaign.name)
+    return text.split("---\n")[1:]
 
 
 def defining_id(place: Path) -> str:
@@ -158,6 +217,24 @@ def _documents(text: str) -> dict[str, list[str]]:
         assert kind and name, document
         found.setdefault(heading, []).append(f"{kind[1]} {name[1]} {_digest(document)}")
     return found
+
+
+def _rows(table: Path) -> Iterable[dict[str, str]]:
+    with table.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _cell(row: Mapping[str, str]) -> str:
+    return f"{row['model']}/{row['scenario']}/{row['cpu_blocks']}"
+
+
+def _codes(row: Mapping[str, str]) -> list[str]:
+    """Return the codes of a verdict's findings, and those of the runs that are left out, with the checks that failed."""
+    left_out = {
+        ":".join([entry["code"], *entry.get("facts", {}).get("checks", [])])
+        for entry in json.loads(row["exclusions"] or "[]")
+    }
+    return [*row["grounds"].split(";")] * bool(row["grounds"]) + sorted(left_out)
 
 
 def _assignments(env: Mapping[str, str]) -> list[str]:

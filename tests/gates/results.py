@@ -1,5 +1,8 @@
 """Makes the results of the campaigns: `python -m tests.gates.results FOLDER [CAMPAIGN...]`, in FOLDER/CAMPAIGN.
 
+What Snakemake plans for a campaign that is finished is in FOLDER/CAMPAIGN.planned.txt, of one of them its own report in
+FOLDER/snakemake.html.
+
 Through Snakemake's rules, from the store on. Figures are not drawn (stand_ins/plot_family.py), as most of the time would
 be theirs; and jobs are forks, as most of the rest would be Python's start.
 """
@@ -11,10 +14,13 @@ from pathlib import Path
 
 import snakemake.cli
 from tests.gates import campaigns, forks
+from tests.gates.jobs import run_snakemake
 from tests.support.paths import SCRIPTS
 
 STAND_INS = Path(__file__).resolve().parent / "stand_ins"
 AT_ONCE = 2
+SHOWN = "arms"
+"""The campaign of which Snakemake's own report is made: it has most arms."""
 
 
 def main(folder: Path, names: list[str]) -> int:
@@ -55,6 +61,11 @@ def make(folder: Path, name: str, programs: Path) -> None:
     for first in campaigns.FIRST.get(name, ()):
         _snakemake(first, "--until", "benchmark")
     _snakemake(name)
+    configured = ("--configfile", str(campaigns.campaign_file(Path(), name)))
+    run_snakemake(workflow, folder / f"{name}.planned.txt", "-n", *configured)
+    if name == SHOWN:
+        page = ("--report", str(folder / "snakemake.html"))
+        run_snakemake(workflow, folder / f"{name}.shown.txt", *page, *configured)
     print(f"{time.monotonic() - begin:.1f} s: reported", flush=True)
 
 

@@ -2,7 +2,8 @@
 
 fixture/measured.tar.xz was measured with version 0.1.0 by jobs as a user starts them, on stand-ins for the server and the
 load generator: arms without and with a tier, twice each, levels that a pilot found, and a replayed trace. It is never
-made again: whoever has results of that version may have them in that form.
+made again: whoever has results of that version may have them in that form. The verdicts that its runs get are in verdicts/
+(test_held_verdicts.py).
 """
 
 import json
@@ -16,10 +17,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from tests.gates.campaigns import FIXTURE as MEASURED
 from tests.gates.library import defining_id
 from tests.support.paths import copy_parts
 
-MEASURED = Path(__file__).parent / "fixture" / "measured.tar.xz"
 SHA256 = "4ed5d7cc8b48694f687617a88d5e24e13d37b689b06d3b3285cd9c7c7ecb7387"
 HOST = Path(__file__).parent / "host"
 CAMPAIGNS = {"gate-arms": 8, "gate-pilot": 3, "gate-trace": 2}
@@ -104,6 +105,15 @@ def test_fresh_results_adopt_every_run(folder: Path, campaign: str) -> None:
     assert pointers(folder, campaign) == before
     runs = [path for path in before if path.endswith("measurement.json")]
     assert len(runs) == CAMPAIGNS[campaign]
+
+
+@pytest.mark.parametrize("campaign", CAMPAIGNS)
+def test_a_report_on_fresh_results_measures_nothing(
+    results: Path, campaign: str
+) -> None:
+    printed = (results / f"{campaign}.log").read_text(encoding="utf-8")
+    assert printed.count("adopted the stored measurement") == CAMPAIGNS[campaign]
+    assert not re.search(r": (Measuring|Searching) ", printed)
 
 
 def test_the_store_is_found_in_order_and_its_runs_are_read(folder: Path) -> None:

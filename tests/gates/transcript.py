@@ -1,13 +1,14 @@
-"""What a command prints: one of kveval, or a target of Snakemake, whose text is told from Snakemake's own."""
+"""What a program prints: the command kveval or another, or a target of Snakemake, whose text is told from its own."""
 
 import os
 import re
+import runpy
 import sys
 from pathlib import Path
 
 import snakemake.cli
 from tests.gates import forks
-from tests.gates.library import kveval_main
+from tests.gates.library import PROGRAMS
 
 _CHATTER = (
     "Using workflow specific profile",
@@ -26,7 +27,7 @@ _PLACE = re.compile(r'^(?:\w+(?: in file .*)?:|  File ".*)$\n?', re.MULTILINE)
 
 
 def transcript(folder: Path, name: str, *arguments: str) -> str:
-    """Run a target, or with the name kveval a command, in a workflow's folder.
+    """Run a target, or the program of this name, in a workflow's folder.
 
     Return its exit status, what it prints, and why it was refused, if it was.
 
@@ -39,9 +40,10 @@ def transcript(folder: Path, name: str, *arguments: str) -> str:
         for stream, path in ((1, printed), (2, logged)):
             with path.open("wb") as file:
                 os.dup2(file.fileno(), stream)
-        if name == "kveval":
+        if name in PROGRAMS:
             sys.argv = [name, *arguments]
-            kveval_main()
+            runpy.run_module(PROGRAMS[name], run_name="__main__")
+            return
         command = ["--cores", "2", "--scheduler", "greedy", name, *arguments]
         sys.argv = ["snakemake", *command]
         snakemake.cli.main(command)

@@ -3,6 +3,7 @@
 However its files came where they are: what the store holds is not measured again, and a follow-up measures what is new.
 """
 
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 import yaml
 from tests.support.fault_chain import without_figures, workflow_copy
 from tests.support.loaded import snakemake
+from tests.support.planning import job_counts
 from tests.support.report_text import whole_report
 from tests.support.stored_campaign import (
     CAMPAIGN,
@@ -25,6 +27,7 @@ from tests.support.stored_campaign import (
 from tests.support.stored_runs import HOST
 
 from kveval.configuration.loading import load_config
+from kveval.report.figures.names import FAMILIES
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import make_plan
 from kveval.workflow.planning.stored import StoreIndex, read_pointers
@@ -292,3 +295,125 @@ def test_runs_that_were_measured_before_the_move_enter_the_report_after_it(
     assert "3 of 3" in report
     assert "native-offload 1K" in report
     assert "Nothing to be done" in run(folder, "-n", "report")
+
+
+ANALYSED = dict.fromkeys(
+    [
+        *("collect_metrics", "compare_scenarios", "summarise_campaign"),
+        *("export_benchmark_reports", "write_report", "report"),
+        *(f"plot_{family}" for family in FAMILIES),
+    ],
+    1,
+)
+"""The jobs that make all of a report of the tables of its cells."""
+
+
+@pytest.fixture(scope="module")
+def five(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Five runs of three cells, measured and reported."""
+    folder = copied_workflow(tmp_path_factory.mktemp("five") / "repository")
+    write_campaign(folder, LEVELS, runs=5)
+    add_size(folder)
+    fill_store(folder, LEVELS, tmp_path_factory.mktemp("scratch-of-five"))
+    run(folder, "report")
+    return folder
+
+
+def fewer_runs(folder: Path) -> None:
+    change(folder, "runs: 5\n", "runs: 3\n")
+
+
+def fewer_cells(folder: Path) -> None:
+    change(folder, "  - 1000\n", "")
+
+
+def jobs(folder: Path) -> dict[str, int]:
+    """Return rule -> number of jobs that a report takes."""
+    printed = run(folder, "-n", "report")
+    return {} if "Nothing to be done" in printed else job_counts(printed)
+
+
+def reported(folder: Path) -> dict[str, list[str]]:
+    """Return cell -> runs that the report has, as MEASUREMENT/run-N."""
+    report = json.loads((folder / RESULTS / "report.json").read_text())
+    return {
+        f"{cell['model']}/{cell['scenario']}/{cell['cpu_blocks']}": cell["runs"]
+        for cell in report["cells"]
+    }
+
+
+def asked(folder: Path) -> dict[str, list[str]]:
+    """Return the same as the campaign has it."""
+    config = load_config(folder / CAMPAIGN, folder / "config")
+    return {
+        cell.path: [
+            f"{config.measurement_id(cell)}/run-{number}"
+            for number in config.runs_of(cell)
+        ]
+        for cell in config.cells
+    }
+
+
+def require_report(folder: Path, planned_jobs: dict[str, int]) -> None:
+    """Hold what a report takes, and that it is of the campaign as it stands, whole."""
+    assert jobs(folder) == planned_jobs
+    run(folder, "report")
+    assert reported(folder) == asked(folder)
+    assert jobs(folder) == {}
+
+
+COPIES = (copied_with_records, without_records)
+
+
+@pytest.mark.parametrize("copy", COPIES)
+@pytest.mark.parametrize(
+    ("smaller", "planned_jobs"),
+    [
+        (fewer_runs, {"extract_peak": 3, **ANALYSED}),
+        (fewer_cells, ANALYSED),
+    ],
+)
+def test_a_smaller_campaign_is_reported_without_what_was_taken_out(
+    five: Path,
+    tmp_path: Path,
+    copy: Way,
+    smaller: Callable[[Path], None],
+    planned_jobs: dict[str, int],
+) -> None:
+    folder = copy(five, tmp_path / "moved")
+    smaller(folder)
+    assert planned(folder) == {}
+    require_report(folder, planned_jobs)
+
+
+@pytest.mark.parametrize("copy", COPIES)
+def test_campaigns_that_take_turns_in_a_folder_are_reported_as_they_stand(
+    finished: Path, tmp_path: Path, copy: Way
+) -> None:
+    """One arm of the other campaign has another argument, and in the same folder its runs have the same paths."""
+    folder = copy(finished, tmp_path / "moved")
+    files = [folder / CAMPAIGN, folder / "config" / "scenarios.yaml"]
+    first = [path.read_text() for path in files]
+    change(folder, "name: stored\n", "name: other\n")
+    add_argument(folder)
+    other = [path.read_text() for path in files]
+    store_runs(folder, tmp_path / "scratch")
+    adopted = {"benchmark": 2, "convert_pcp": 2, "extract_peak": 1, **ANALYSED}
+    for name, texts in (("other", other), ("stored", first)):
+        for path, text in zip(files, texts, strict=True):
+            path.write_text(text)
+        assert planned(folder) == {(ARM, 1): "adopt", (ARM, 2): "adopt"}
+        require_report(folder, adopted)
+        report = json.loads((folder / RESULTS / "report.json").read_text())
+        assert report["campaign"]["name"] == name
+
+
+def store_runs(folder: Path, scratch: Path) -> None:
+    """Put those runs of the campaign into the store that it does not have."""
+    shutil.copytree(folder / "config", scratch / "config")
+    shutil.copy2(folder / CAMPAIGN, scratch)
+    fill_store(scratch, LEVELS, scratch / "recording")
+    store = folder / "results" / "measurements"
+    for entry in (scratch / "results" / "measurements").iterdir():
+        if not (store / entry.name).exists():
+            shutil.copytree(entry, store / entry.name)
