@@ -11,6 +11,7 @@ from pathlib import Path
 from tests.support.paths import REPOSITORY, SCRIPTS, library_files
 
 LIBRARY = SCRIPTS / "kveval"
+_PCP_PARQUET = SCRIPTS / "pcp_parquet"
 _COUNTED = (tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING)
 _DEFINITIONS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -42,11 +43,27 @@ def described(edges: Sequence[tuple[str, str]]) -> list[str]:
         f"lines of Python in scripts/: {lines()}",
         f"kveval: {len(texts)} modules, {sum(len(modules) == 1 for modules in importers.values())} with one importer",
         f"kveval: {tokens} tokens, {tokens / statements:.1f} a statement",
+        f"  of these plug-ins: {tokens_below(LIBRARY / 'plugins')}",
+        f"pcp_parquet: {tokens_below(_PCP_PARQUET) - tokens_below(_PCP_PARQUET / 'tests')} tokens,"
+        f" its tests: {tokens_below(_PCP_PARQUET / 'tests')}",
+        f"tests: {tokens_below(REPOSITORY / 'tests')} tokens, benchmarks: {tokens_below(REPOSITORY / 'benchmarks')}",
+        "docs: {} pages, {} words".format(*pages_and_words(REPOSITORY / "docs")),
         f"public classes and functions: {public}, used by at most one other module: {rarely_used}",
         f"dict[str, Any]: {loose}",
         f"modules that name cpu_blocks: {sized}",
         f"modules of kveval that tests import: {len(tested)}",
     ]
+
+
+def tokens_below(folder: Path) -> int:
+    """Return the tokens of all Python in a folder; 0 if there is no such folder."""
+    return sum(map(token_count, _texts(folder).values()))
+
+
+def pages_and_words(folder: Path) -> tuple[int, int]:
+    """Return the number of Markdown pages directly in a folder, and of their words."""
+    pages = [path.read_text(encoding="utf-8") for path in folder.glob("*.md")]
+    return len(pages), sum(len(page.split()) for page in pages)
 
 
 def token_count(text: str) -> int:

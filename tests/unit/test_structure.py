@@ -110,6 +110,16 @@ def test_tokens_are_counted_without_comments_and_docstrings() -> None:
     assert trend.token_count(code) == len(tokens)
 
 
+def test_tokens_of_a_folder_and_words_of_its_pages_are_counted(tmp_path: Path) -> None:
+    assert trend.tokens_below(tmp_path / "plugins") == 0
+    (tmp_path / "reading").mkdir()
+    (tmp_path / "reading" / "one.py").write_text("a = b\n")
+    (tmp_path / "two.py").write_text("c\n")
+    (tmp_path / "page.md").write_text("# Two words\n\nand three more\n")
+    assert trend.tokens_below(tmp_path) == 4
+    assert trend.pages_and_words(tmp_path) == (1, 6)
+
+
 def test_names_that_one_other_module_uses_are_counted() -> None:
     code = {
         "one.py": "def f(): ...\ndef g(): ...\ndef _own(): ...\nclass C: ...",
