@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Installs a bundle of `bundle.sh --gpu --smallest` into a clone of this repository's HEAD, without a network and without a
-# GPU, and tries all that can be tried so: kveval, snakemake, GuideLLM's load against its mock server, the modules that a
-# server loads on an H100. Prints the seconds and the size of each step as a table; ends at the first failure.
+# Installs a bundle of ready environments (docs/gpu-hosts.md) into a clone of this repository's HEAD, without a network and
+# without a GPU, and tries all that can be tried so: kveval, snakemake, GuideLLM's load against its mock server, the modules
+# that a server loads on an H100. Prints the seconds and the size of each step as a table; ends at the first failure.
 #
 #     bash benchmarks/rehearse_ready_bundle.sh BUNDLE PYTHON [CAMPAIGN]
 #
-# BUNDLE: folder of the parts. PYTHON: an interpreter of the bundle's version with torch and the packages of --host-has.
+# BUNDLE: folder of the parts. PYTHON: an interpreter of the bundle's version with torch and what else it leaves to the host.
 # CAMPAIGN: default config/campaigns/gpu-smoke.yaml. Needs root or user namespaces, git, gcc and nm.
 set -euo pipefail
 (($# >= 2)) || { sed -n '6s/^# *//p' "${BASH_SOURCE[0]}" >&2 && exit 2; }

@@ -208,11 +208,10 @@ install_ready() {
         [[ $name == workflow ]] || env=.server-venv
         say "$name environment ($env): loading its packages ..."
         missing=$(ready_tool "$env/bin/python" check --environment "$env" "$name" 2>>"$env/setup.log") ||
-            fail "$env lacks, beside what the bundle leaves out on purpose: ${missing//$'\n'/; } (log: $env/setup.log)." \
-                "Make the bundle with --host-has of this host (docs/gpu-hosts.md)"
+            fail "$env lacks, beside what the bundle leaves out on purpose: ${missing//$'\n'/; } (log: $env/setup.log)"
         [[ -z $missing ]] || say "$missing"
     done
-    say "both environments are there after $((SECONDS - began)) s; envs/smallest.toml says what they lack on purpose"
+    say "both environments are there after $((SECONDS - began)) s; kveval-ready.json in each says what it lacks on purpose"
 }
 # ready_tool PYTHON ARGUMENT...
 ready_tool() { PYTHONPATH=$PWD/scripts "$1" -m kveval.host.setup.ready "${@:2}"; }

@@ -700,11 +700,6 @@ def test_a_foreign_environment_is_not_replaced_by_a_ready_one(
         (["--torch", "1.0"], "1.0"),
         (["--torch", "host"], "--gpu"),
         (["--part-size", "big"], "big"),
-        (["--smallest"], "--gpu"),
-        (["--gpu", "--smallest", "--torch", "2.11.0"], "--torch host"),
-        (["--gpu", "--gpu-code", "9.0"], "--smallest"),
-        (["--gpu", "--smallest", "--gpu-code", "sm_90"], "sm_90"),
-        (["--gpu", "--smallest", "--host-has", "nowhere.txt"], "nowhere.txt"),
     ],
 )
 def test_a_bundle_that_cannot_be_made_is_refused_before_anything_is_fetched(

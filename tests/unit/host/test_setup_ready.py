@@ -36,7 +36,7 @@ spawner.name = spawner:nothing
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A tree of one package with commands, as bundle.sh packs it."""
+    """A tree of one package with commands, as a bundle has it."""
     folder = tmp_path / "tree"
     info = folder / "spawner-1.dist-info"
     info.mkdir(parents=True)

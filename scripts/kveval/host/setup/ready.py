@@ -1,4 +1,4 @@
-"""Environments from ready trees of site-packages: what `setup.sh --from` installs of a bundle made with `--smallest`.
+"""Environments from ready trees of site-packages: what `setup.sh --from` installs of a bundle that has them.
 
 Runs on the host without a network, by the Python that has torch; needs only the standard library. Packages of the host are
 found by a .pth file, after the environment's own.

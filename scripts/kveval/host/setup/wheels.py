@@ -71,7 +71,7 @@ def pinned(entry: str) -> Requirement:
     return requirement
 
 
-def unconditional(entry: str) -> str:
+def _unconditional(entry: str) -> str:
     """Return an entry of a lock file, with its hashes, without the marker that says where it applies."""
     requirement = pinned(entry)
     requirement.marker = None
@@ -147,7 +147,7 @@ def main(arguments: Sequence[str]) -> int:
         entries |= applicable_entries(lock.read_text(encoding="utf-8"), environment)
     if options.command == "list":
         # pip would judge the markers by the Python that runs it.
-        print("\n".join(map(unconditional, entries.values())))
+        print("\n".join(map(_unconditional, entries.values())))
         return 0
     names = [path.name for path in options.wheels.iterdir()]
     missing = lacking(entries, names, {}, sys_tags())

@@ -178,7 +178,7 @@ def _details(gpu: Mapping[str, Any]) -> str:
 
 
 def _reduced_environment(reduced: Mapping[str, Any]) -> str:
-    """Describe what an environment of `bundle.sh --smallest` lacks, and which packages are not of the locks' versions."""
+    """Describe what an environment that is not complete lacks, and which packages are not of the locks' versions."""
     text = f"reduced: code for compute capability {reduced['gpu_code']}, without {', '.join(reduced['left_out'])}"
     of_host = [
         f"{name} {versions['there']} in place of {versions['locked']}"
