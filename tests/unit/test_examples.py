@@ -34,6 +34,26 @@ def test_an_example_is_complete_and_of_its_campaign_as_it_is(origin: Path) -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("campaign", "command"),
+    [
+        ("config/config.yaml", "bash scripts/run.sh"),
+        (
+            "config/campaigns/smoke.yaml",
+            "bash scripts/run.sh report --configfile config/campaigns/smoke.yaml",
+        ),
+        (
+            "config/campaigns/gpu-first.yaml",
+            "snakemake --cores 4 report --configfile config/campaigns/gpu-first.yaml",
+        ),
+    ],
+)
+def test_the_command_sets_a_server_for_cpus_up_only_where_one_is_measured(
+    campaign: str, command: str
+) -> None:
+    assert make_examples.command(REPOSITORY / campaign) == command
+
+
 def test_the_list_of_examples_and_the_picture_are_there() -> None:
     assert MADE
     assert (make_examples.EXAMPLES / "README.md").read_text() == make_examples.page(
