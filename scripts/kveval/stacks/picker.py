@@ -160,12 +160,7 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
     }
     if state == "scorer":
         # Without a writable folder, the picker's request for a tokenizer never returns.
-        folder = release.epp.tokenizer_cache
-        tokenizers = (
-            {}
-            if folder is None
-            else {"tokenizersPoolConfig": {"hf": {"tokenizersCacheDir": folder}}}
-        )
+        tokenizers = {"hf": {"tokenizersCacheDir": release.epp.tokenizer_cache}}
         store[f"{index.store}Config"] = {"address": address, "backendType": index.store}
         scorer: Plugin = {
             "type": _PRECISE[state],
@@ -173,7 +168,7 @@ def _precise(release: Release, index: Index) -> dict[str, Any]:
                 "indexerConfig": {
                     "tokenProcessorConfig": hashing,
                     "kvBlockIndexConfig": store,
-                    **tokenizers,
+                    "tokenizersPoolConfig": tokenizers,
                 },
                 "kvEventsConfig": {
                     "zmqEndpoint": "tcp://*:{events_port}",

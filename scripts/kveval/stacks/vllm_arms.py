@@ -113,7 +113,6 @@ def lmcache(scenario: Scenario, platform: Platform, budget: Budget) -> ArmArgume
             "LMCache on a CPU, a server of its own,",
             "lmcache_on_cpu_too_old",
         )
-    _since(platform, "0.11", "LMCacheConnectorV1", "lmcache_too_old")
     return _lmcache_in_process(scenario, platform, budget)
 
 
@@ -220,7 +219,6 @@ def llm_d_index(scenario: Scenario, platform: Platform, budget: Budget) -> ArmAr
             f"{message}, not {platform.engine}",
             code="index_on_cluster_alone",
         )
-    _since(platform, "0.11", "the index", "index_too_old")
     if platform.events is None:
         message = "how servers publish their cache events depends on the release: set server.release"
         raise ArmError(message, code="release_undeclared")

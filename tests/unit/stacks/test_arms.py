@@ -370,12 +370,6 @@ def test_a_store_on_a_cluster_takes_strangers_and_stays_within_its_memory():
             "lmcache_on_cpu_too_old",
         ),
         (
-            {"arm": "lmcache"},
-            replace(GPU, server_version="0.10.0"),
-            SIZE,
-            "lmcache_too_old",
-        ),
-        (
             {"arm": "files"},
             replace(GPU, server_version="0.22.0"),
             STAGED,
