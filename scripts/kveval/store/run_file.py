@@ -315,6 +315,10 @@ def time_text(epoch_s: float) -> str:
     )
 
 
+# Made before any thread reads: msgspec crashes where several threads prepare the same type at once.
+_RUN = msgspec.json.Decoder(Run)
+
+
 def read_run(directory: Path) -> Run:
     """Read `directory`/run.json. Raises RunFileError when it is missing, not JSON, incomplete or of another schema."""
     path = directory / "run.json"
@@ -324,7 +328,7 @@ def read_run(directory: Path) -> Run:
         problem = f"no readable description of the run ({error.strerror})"
         raise RunFileError(path, problem, code="unreadable") from error
     try:
-        run = msgspec.json.decode(content, type=Run)
+        run = _RUN.decode(content)
     except msgspec.DecodeError as error:
         problem = f"not the description of a run ({error})"
         raise RunFileError(path, problem, code="no_description") from error
