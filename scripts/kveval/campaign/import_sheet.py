@@ -49,6 +49,7 @@ class SheetRow(Strict):
     """streams, requests a minute of an open loop, or the position of a sweep's strategy in the order of their load"""
     report: Text
     """report of GuideLLM or of `vllm bench serve`, plain or compressed by zstd"""
+    folder: str = Field("", description="where it lies in its tree; to sort by")
     hardware: Text | None = None
     """NODESxGPUSxGPU, such as 1x2xL40S, or another name; runs of one cell have one"""
     software: Text | None = Field(

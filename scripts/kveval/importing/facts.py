@@ -23,7 +23,8 @@ _LOG_HEAD = 1 << 20
 class LevelFacts(msgspec.Struct, frozen=True):
     """One benchmark of a report; times in epoch seconds.
 
-    `tokens`: means of a completed request's prompt and answer; `error`: why nothing can be computed of the level.
+    `tokens`: means of a completed request's prompt and answer; `run_number`: from 0, if the report says it; `error`: why
+    nothing can be computed of the level.
     """
 
     strategy: str
@@ -37,6 +38,7 @@ class LevelFacts(msgspec.Struct, frozen=True):
     model: str | None = None
     data: SyntheticData | None = None
     tokens: tuple[float, float] | None = None
+    run_number: int | None = None
     error: str | None = None
 
 

@@ -1,31 +1,32 @@
-"""The known forms of result trees: where the results lie in them, and what their names declare.
+"""The documented forms of result trees: where the results lie in them, and what their names declare.
 
 A folder per level with guidellm-results.json[.zst] and pcp-archives/; benchmark_..._guidellm.json beside
-benchmark_..._pcp.tar.xz; and any other JSON file, which may be a report. Results are found by names only: no file is
-opened here. Names are parsed by a grammar of whole fields:
+benchmark_..._pcp.tar.xz; oct2025-MODEL-CONFIGURATION.json. Any other JSON file may be a report, whose name means nothing.
+Results are found by names only: no file is opened here. Names are parsed by a grammar of whole fields:
 
-HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k|-20k|-20kcpu]_replicaN_rateC is a result folder. Names of older results have
+HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k|-20k|-20kcpu]_replicaN_rateC is a result folder. Names of dated reports have
 fewer fields; `parse_fields` accepts any of the fields in this order, with known models and arms only.
 """
 
 import os
 import re
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from kveval.importing.october_2025 import SCENARIOS
 from kveval.importing.settings import CONFIG_NAME
 from pcp_parquet.archive.tars import TARS
 
 ARCHIVES_NAME = "pcp-archives"
-FOLDER, BENCHMARK, SINGLE = "folder", "benchmark", "single"
+FOLDER, DATED, OCTOBER, OTHER = "folder", "dated", "october", "other"
 _REPORT = re.compile(r"guidellm-results\.json(\.zst)*")
-_BENCHMARK = re.compile(
+_DATED = re.compile(
     r"(?P<stem>benchmark_\d{8}_\d{6}_(?P<parameters>.+))_guidellm\.json(\.zst)*"
 )
 _TAR = re.compile(rf"(?P<stem>.+)_pcp({'|'.join(map(re.escape, TARS))})")
 _JSON = re.compile(r"(?P<stem>.+)\.jsonl?(\.zst)*")
-_LOG = re.compile(r"vllm-startup\.log(\.zst)*")
+_OF_SERVER = re.compile(rf"{re.escape(CONFIG_NAME)}|vllm-startup\.log(\.zst)*")
 # Trees are shallow: results, perhaps a folder for each campaign or repetition, a folder for each level.
 _MAX_DEPTH = 5
 
@@ -34,8 +35,8 @@ _MAX_DEPTH = 5
 class ResultFiles:
     """The files of one result, as paths relative to the tree.
 
-    `place` is its folder or its report, `name` what is parsed to know what it is of. `reports`: the same one, compressed
-    in several ways.
+    `place` is its folder or its report, `name` what is parsed to know what it is of, unless its form is OTHER.
+    `reports`: the same one, compressed in several ways.
     """
 
     place: str
@@ -45,14 +46,18 @@ class ResultFiles:
     server_files: Sequence[str] = ()
     recording: Sequence[str] = ()
 
+    @property
+    def folder(self) -> str:
+        """The folder of its report, relative to the tree."""
+        return self.place if self.form == FOLDER else self.place.rpartition("/")[0]
+
 
 @dataclass
 class Tree:
-    """A tree's content: its results, recordings that belong to no single one, and what is no result, with the reason."""
+    """A tree's content: its results, and what is no result, with the reason."""
 
     root: Path
     results: list[ResultFiles] = field(default_factory=list)
-    shared_recording: list[str] = field(default_factory=list)
     others: dict[str, str] = field(default_factory=dict)
 
 
@@ -64,6 +69,11 @@ class _Folder:
 
     def join(self, name: str) -> str:
         return f"{self.path}/{name}" if self.path else name
+
+    @property
+    def archives(self) -> list[str]:
+        """The folder of archives in it, if there is one."""
+        return [self.join(ARCHIVES_NAME)] if ARCHIVES_NAME in self.folders else []
 
     def matching(self, pattern: re.Pattern[str]) -> list[str]:
         return [name for name in self.files if pattern.fullmatch(name)]
@@ -80,28 +90,24 @@ def scan(root: Path) -> Tree:
 def _scan_folder(tree: Tree, path: str, depth: int) -> bool:
     """Scan one folder; return whether results were found directly in it."""
     folder = _read(tree.root, path)
+    name = (path or tree.root.resolve().name).rpartition("/")[2]
     reports = sorted(folder.matching(_REPORT), key=lambda name: (len(name), name))
-    files = ResultFiles(path or ".", FOLDER, _name(tree.root, path))
-    has_config = CONFIG_NAME in folder.files
-    if has_config:
-        files = replace(files, server_files=[folder.join(CONFIG_NAME)])
-    logs = map(folder.join, folder.matching(_LOG))
-    files = replace(files, server_files=[*files.server_files, *logs])
-    own = [folder.join(ARCHIVES_NAME)] if ARCHIVES_NAME in folder.folders else []
-    if reports or (has_config and is_folder_name(files.name)):
-        files = replace(files, reports=[*map(folder.join, reports)], recording=own)
+    if reports or (CONFIG_NAME in folder.files and parse_folder(name) is not None):
+        files = ResultFiles(
+            path or ".",
+            FOLDER,
+            name,
+            reports=[*map(folder.join, reports)],
+            server_files=[*map(folder.join, folder.matching(_OF_SERVER))],
+            recording=folder.archives,
+        )
         tree.results.append(files)
-        for name in folder.matching(_JSON):
-            if name not in reports:
-                tree.others[folder.join(name)] = f"lies in the folder of {files.name}"
+        for other in folder.matching(_JSON):
+            if other not in reports:
+                tree.others[folder.join(other)] = f"lies in the folder of {name}"
         return True
-    results = list(_files(folder, replace(files, recording=own if has_config else [])))
+    results = list(_files(folder))
     tree.results += results
-    used = {path for result in results for path in result.recording}
-    tars = map(folder.join, folder.matching(_TAR))
-    tree.shared_recording += [tar for tar in tars if tar not in used]
-    # Beside benchmark-config.txt they are the archives of the results in this folder.
-    tree.shared_recording += [] if has_config else own
     _scan_below(tree, folder, depth)
     return bool(results)
 
@@ -122,28 +128,29 @@ def _scan_below(tree: Tree, folder: _Folder, depth: int) -> None:
             )
 
 
-def _files(folder: _Folder, beside: ResultFiles) -> Iterator[ResultFiles]:
-    """Yield the reports that are files of a folder: dated ones with the archives of the same name, and all others.
-
-    The others have what lies in the folder beside them.
-    """
+def _files(folder: _Folder) -> Iterator[ResultFiles]:
+    """Yield the reports that are files of a folder, by the forms of their names."""
     tars: dict[str, list[str]] = {}
     for name in folder.files:
         if tar := _TAR.fullmatch(name):
             tars.setdefault(tar["stem"], []).append(folder.join(name))
+    dated = [match for name in folder.files if (match := _DATED.fullmatch(name))]
+    for match in dated:
+        place, own = folder.join(match[0]), tars.get(match["stem"], [])
+        name = match["parameters"]
+        yield ResultFiles(place, DATED, name, [place], recording=own)
+    of_dated = {match["stem"] for match in dated}
+    # Of October 2025, one recording covers all.
+    of_all = [path for stem in tars if stem not in of_dated for path in tars[stem]]
+    of_all += folder.archives
     for name in folder.files:
-        place = folder.join(name)
-        if dated := _BENCHMARK.fullmatch(name):
-            own = tars.get(dated["stem"], [])
-            parameters = dated["parameters"]
-            yield ResultFiles(place, BENCHMARK, parameters, [place], recording=own)
-        elif single := _JSON.fullmatch(name):
-            stem = single["stem"]
-            yield replace(beside, place=place, form=SINGLE, name=stem, reports=[place])
-
-
-def _name(root: Path, path: str) -> str:
-    return (path or root.resolve().name).rpartition("/")[2]
+        match, place = _JSON.fullmatch(name), folder.join(name)
+        if match is None or _DATED.fullmatch(name):
+            continue
+        if parse_october(match["stem"]) is None:
+            yield ResultFiles(place, OTHER, match["stem"], [place])
+        else:
+            yield ResultFiles(place, OCTOBER, match["stem"], [place], recording=of_all)
 
 
 def _read(root: Path, path: str) -> _Folder:
@@ -170,8 +177,7 @@ _REPLICAS, _RATE = rf"(?P<replicas>{_NUMBER})", rf"(?P<rate>{_NUMBER})"
 _FOLDER = re.compile(
     rf"{_HARDWARE}_{_SOFTWARE}_(?P<model>[^_]+)_(?P<arm>[^_]+?){_SIZE}_replica{_REPLICAS}_rate{_RATE}"
 )
-NAME_FORM = "HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k]_replicaN_rateC"
-"""The form of the name of a level's folder, in words."""
+_OCTOBER = re.compile(rf"oct2025-(?P<model>[^_/]+)-(?P<arm>{'|'.join(SCENARIOS)})")
 
 
 @dataclass(frozen=True)
@@ -204,11 +210,6 @@ class Declared:
         return f"{self.arm}-mempress"
 
 
-def is_folder_name(name: str) -> bool:
-    """Tell whether a name is that of the folder of one level."""
-    return _FOLDER.fullmatch(name) is not None
-
-
 def parse_folder(name: str) -> Declared | None:
     """Return what a result folder's name declares; None unless the whole name follows the grammar."""
     match = _FOLDER.fullmatch(name)
@@ -230,12 +231,10 @@ def parse_fields(
     return _declared(match) if match is not None else None
 
 
-def parse_place(place: str, arms: Collection[str]) -> Declared | None:
-    """Return what the folders of a file declare: the innermost one that is called like an arm; None if none is."""
-    for folder in reversed(place.split("/")[:-1]):
-        if folder in arms:
-            return Declared(folder)
-    return None
+def parse_october(name: str) -> Declared | None:
+    """Return what the name of a report of October 2025 declares; None if it is not one of this evaluation."""
+    match = _OCTOBER.fullmatch(name)
+    return None if match is None else Declared(match["arm"], model=match["model"])
 
 
 def parse_hardware(name: str) -> NamedHardware | None:

@@ -1,8 +1,8 @@
 """Interpretation of one result's files: which cell and levels ran, what its name said, and what does not agree.
 
 The cell is that of what ran: its model and the size of its CPU tier come from arguments and report if these have them.
-The arm is that of the name, because arguments alone do not identify it; arms configured alike are found later. What cannot
-be told stays None, with what is needed in words.
+The arm is that of the name, because arguments alone do not identify it; arms configured alike are found later. A name that
+has none of the documented forms says nothing. What cannot be told stays None, with what is needed in words.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,15 +19,16 @@ from kveval.importing.facts import (
     read_server_facts,
 )
 from kveval.importing.forms import (
+    DATED,
     FOLDER,
-    NAME_FORM,
-    SINGLE,
+    OCTOBER,
+    OTHER,
     Declared,
     ResultFiles,
     parse_fields,
     parse_folder,
     parse_hardware,
-    parse_place,
+    parse_october,
 )
 from kveval.importing.october_2025 import PublishedRow
 from kveval.importing.sentences import remark
@@ -99,8 +100,8 @@ class Result:
     @property
     def vllm(self) -> str | None:
         """The release of vLLM by the server's log, else by the publication that the result is of."""
-        of_publication = october_2025.VLLM if _of_october(self.files) else None
-        return self.server.vllm or of_publication
+        october = self.files.form == OCTOBER
+        return self.server.vllm or (october_2025.VLLM if october else None)
 
     @property
     def configuration(self) -> str | None:
@@ -119,21 +120,27 @@ def interpret(root: Path, files: ResultFiles, catalogue: Catalogue) -> Result:
     name, report, problem, others = _report(root, files)
     server = read_server_facts([root / path for path in files.server_files])
     settings = parse_settings(server.settings)
-    declared, unknown = _declared(files, catalogue)
+    declared = _declared(files, catalogue)
     result = Result(
-        root, files, declared, name, server=server, settings=settings, problem=problem
+        root,
+        files,
+        declared or Declared(),
+        name,
+        server=server,
+        settings=settings,
+        problem=problem,
+        remarks=() if declared else (remark("no_form"),),
     )
     if report is None:
-        return _placed(replace(result, remarks=unknown), catalogue)
+        return _placed(result, catalogue)
     facts = ReportSummary.from_report(report)
     levels = _levels(facts.levels)
     errors = [level.facts.error for level in levels]
     if all(errors):
-        result = replace(result, problem=str(errors[0]))
-        return _placed(replace(result, remarks=unknown), catalogue)
-    if _of_october(files) is not None:
+        return _placed(replace(result, problem=str(errors[0])), catalogue)
+    if files.form == OCTOBER:
         result = replace(result, published=october_2025.published_row(report))
-    result = replace(result, guidellm=facts.guidellm, levels=levels, remarks=unknown)
+    result = replace(result, guidellm=facts.guidellm, levels=levels)
     result = _placed(result, catalogue)
     differences = (
         *_differences(result),
@@ -160,7 +167,7 @@ def _report(
         try:
             report = read_report(root / path, name=path)
         except ReportFileError as error:
-            if files.form == SINGLE:
+            if files.form in (OCTOBER, OTHER):
                 raise NoReport(str(error)) from error
             errors.append(str(error))
             continue
@@ -171,29 +178,14 @@ def _report(
     return files.reports[0], None, "; ".join(errors), ()
 
 
-def _declared(
-    files: ResultFiles, catalogue: Catalogue
-) -> tuple[Declared, tuple[Finding, ...]]:
-    """Return what the name of a result declares, by the first of the forms that it has; else what is unknown."""
-    arms = {name.removesuffix("-mempress") for name in catalogue.scenarios}
-    october = _of_october(files)
-    if october is not None:
-        return october, ()
+def _declared(files: ResultFiles, catalogue: Catalogue) -> Declared | None:
+    """Return what the name of a result declares; None where it does not have the form that it should have."""
     if files.form == FOLDER:
-        declared, code = parse_folder(files.name), "other_form"
-    else:
-        declared = parse_fields(files.name, catalogue.models, arms)
-        code = "no_known_arm"
-    if declared is None and files.form == SINGLE:
-        declared, code = parse_place(files.place, arms), "no_arm_in_place"
-    if declared is None:
-        return Declared(), (remark(code, form=NAME_FORM),)
-    return declared, ()
-
-
-def _of_october(files: ResultFiles) -> Declared | None:
-    """Return what a name of the evaluation of October 2025 declares; None for other results."""
-    return october_2025.parse_name(files.name) if files.form == SINGLE else None
+        return parse_folder(files.name)
+    if files.form == DATED:
+        arms = {name.removesuffix("-mempress") for name in catalogue.scenarios}
+        return parse_fields(files.name, catalogue.models, arms)
+    return parse_october(files.name)
 
 
 def _placed(result: Result, catalogue: Catalogue) -> Result:
@@ -227,7 +219,7 @@ def _scenario(
     arm = result.declared.arm_under_pressure
     if arm is None:
         return None, ()
-    if _of_october(result.files) is not None:
+    if result.files.form == OCTOBER:
         return october_2025.SCENARIOS[arm], ()
     if arm in catalogue.scenarios:
         return arm, ()

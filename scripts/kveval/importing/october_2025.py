@@ -7,11 +7,9 @@ token is for the most part that strategy's queue, and neither says what an arm d
 those of the publication; the workflow's own tables count otherwise.
 """
 
-import re
 from dataclasses import dataclass
 from statistics import fmean
 
-from kveval.importing.forms import Declared
 from kveval.load.reports import LoadReport
 
 SCENARIOS = {
@@ -22,7 +20,6 @@ SCENARIOS = {
 """What the evaluation called an arm -> its scenario."""
 VLLM = "0.11.0"
 """The release that was evaluated; the files do not name it."""
-_NAME = re.compile(rf"oct2025-(?P<model>[^_/]+)-(?P<arm>{'|'.join(SCENARIOS)})")
 
 
 @dataclass(frozen=True)
@@ -46,12 +43,6 @@ class PublishedRow:
             f"{self.max_output_tok_s:.1f} tok/s at most ({self.strategy}, {cut_off}), mean TTFT {self.ttft_ms:.1f} ms,"
             f" mean ITL {self.itl_ms:.1f} ms, over {self.strategies} strategies"
         )
-
-
-def parse_name(name: str) -> Declared | None:
-    """Return what a report's name declares, without its suffixes; None if it is not one of this evaluation."""
-    match = _NAME.fullmatch(name)
-    return None if match is None else Declared(match["arm"], model=match["model"])
 
 
 def published_row(report: LoadReport) -> PublishedRow | None:

@@ -115,9 +115,8 @@ def cell_key(result: Result) -> tuple[str, ...]:
         model, scenario, blocks = result.cell
         return ("", str(model), str(scenario), f"{blocks:09d}", *kind)
     declared = replace(result.declared, rate=None)
-    place = "" if result.declared.arm else result.files.place
     # After the cells that are known.
-    return ("?", *map(str, result.cell), str(declared), place, *kind)
+    return ("?", *map(str, result.cell), str(declared), *kind)
 
 
 def drafts_of(results: Iterable[Result]) -> list[Draft]:
@@ -129,10 +128,7 @@ def drafts_of(results: Iterable[Result]) -> list[Draft]:
     for result in results:
         folder = result.files.place.rpartition("/")[0]
         declared = replace(result.declared, rate=None)
-        # Reports whose names declare nothing have nothing in common.
-        alone = "" if declared.arm else result.files.place
-        key = (result.root, folder, declared, alone)
-        named.setdefault(key, []).append(result)
+        named.setdefault((result.root, folder, declared), []).append(result)
     drafts: list[Draft] = []
     for group in named.values():
         configurations: dict[tuple[Any, ...], dict[int, list[PlacedLevel]]] = {}

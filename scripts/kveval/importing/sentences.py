@@ -67,9 +67,7 @@ def _several_kinds(facts: Facts) -> str:
 
 _WORDS: Mapping[str, _Template] = {
     # Its name and its cell.
-    "other_form": "its name does not have the form {form}",
-    "no_known_arm": "its name has no fields of {form} with a known arm",
-    "no_arm_in_place": "neither its name nor one of its folders is that of a known arm",
+    "no_form": "its name has no documented form, so nothing is taken from it",
     "unknown_arm": "the arm {arm!r} is not in scenarios.yaml",
     "model_untold": "nothing says which model ran",
     "unknown_model": "the model {model!r} is not in models.yaml",

@@ -6,7 +6,7 @@ A sheet that is there is only added to: its lines are its user's.
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from kveval.host.files import write_bytes
 from kveval.host.findings import Finding
 from kveval.importing.facts import ReportSummary
 from kveval.importing.forms import scan
-from kveval.importing.interpret import NoReport, Result, interpret
+from kveval.importing.interpret import FoundLevel, NoReport, Result, interpret
 from kveval.importing.october_2025 import PublishedRow
 from kveval.importing.runs import Draft, drafts_of, merge_partial_runs
 from kveval.importing.sentences import remark, sentence
@@ -56,7 +56,7 @@ class SheetUpdate:
 
 @dataclass(frozen=True)
 class _Level:
-    """A level of a result as a row of the sheet, `texts`, that has no run's number yet.
+    """A level of a result as a row of the sheet, `texts`, that has a run's number only if its report says it.
 
     `run`: equal for the levels of one run.
     """
@@ -72,10 +72,9 @@ class _Level:
 
 @dataclass
 class _Content:
-    """The content of trees: results, recordings by tree that belong to none of them, and what is no result."""
+    """The content of trees: results, and what is no result."""
 
     results: list[Result] = field(default_factory=list)
-    shared: dict[Path, list[str]] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
 
 
@@ -89,7 +88,7 @@ def update_sheet(
     """
     sheet, header = _existing(path)
     content = _content(roots, catalogue)
-    levels = _levels(content, sheet)
+    levels = _levels(content.results, sheet)
     present = {
         (sheet.file(row.report), str(row.benchmark)) for row in sheet.rows.values()
     }
@@ -123,7 +122,6 @@ def _content(roots: Sequence[Path], catalogue: Catalogue) -> _Content:
     content = _Content()
     for root in roots:
         tree = scan(root)
-        content.shared[root] = tree.shared_recording
         for place, reason in tree.others.items():
             content.others[str(root / place)] = reason
         for files in tree.results:
@@ -134,29 +132,37 @@ def _content(roots: Sequence[Path], catalogue: Catalogue) -> _Content:
     return content
 
 
-def _levels(content: _Content, sheet: ImportSheet) -> list[_Level]:
+def _levels(results: Sequence[Result], sheet: ImportSheet) -> list[_Level]:
     """Return every level of the results as a row, those of runs first, in the order of their cells and times."""
     base = sheet.path.parent
-    originals, copies = _without_copies(content.results, sheet)
-    results = _equal_configurations(originals)
-    mixed = _mixed_cells(results, sheet)
-    runs, left_out = merge_partial_runs(drafts_of(results))
+    named = [result for result in results if result.declared.arm]
+    originals, copies = _without_copies(named, sheet)
+    originals = _equal_configurations(originals)
+    mixed = _mixed_cells(originals, sheet)
+    runs, left_out = merge_partial_runs(drafts_of(originals))
     levels: list[_Level] = []
     for number, draft in enumerate(runs):
-        for row in _draft_rows(draft, content.shared[draft.first.root], base):
-            levels.append(_Level((draft.cell, number), _decided(row, mixed)))
+        for row in _draft_rows(draft, base):
+            reason = mixed.get(tuple(row[name] for name in _OF_CELL))
+            decided = _with_use(row, UNKNOWN, reason) if reason else row
+            levels.append(_Level((draft.cell, number), decided))
     for number, (draft, reason) in enumerate(left_out):
-        for row in _draft_rows(draft, content.shared[draft.first.root], base):
-            remarks = _joined(sentence(reason), row["remarks"])
-            unused = {"use": "no", "remarks": remarks}
-            levels.append(_Level((draft.cell, "left out", number), row | unused))
-    for result, copy in copies:
-        levels += _rows_alone(result, base, copy)
+        for row in _draft_rows(draft, base):
+            run = (draft.cell, "left out", number)
+            levels.append(_Level(run, _with_use(row, "no", reason)))
+    for result, reason in copies:
+        for row in _rows(result, base):
+            levels.append(_Level(_key(result), _with_use(row, "no", reason)))
     drafts = [*runs, *(draft for draft, _ in left_out)]
     in_a_run = {_key(member.result) for draft in drafts for member in draft.members}
-    for result in results:
+    for result in originals:
         if _key(result) not in in_a_run:
-            levels += _rows_alone(result, base)
+            for row in _rows(result, base):
+                levels.append(_Level(_key(result), {**row, "use": "no"}))
+    for result in results:
+        if result.declared.arm is None:
+            for row in _rows_of_other(result, base):
+                levels.append(_Level(_key(result), row))
     return levels
 
 
@@ -257,62 +263,50 @@ def _kinds_of_cells(
     return kinds
 
 
-def _decided(row: Texts, mixed: Mapping[CellTexts, Finding]) -> Texts:
-    """Return a row, with a `?` in `use` if its cell has results that do not belong together."""
-    reason = mixed.get(tuple(row[name] for name in _OF_CELL))
-    if reason is None:
-        return row
-    remarks = _joined(sentence(reason), row["remarks"])
-    return {**row, "use": UNKNOWN, "remarks": remarks}
+def _with_use(row: Texts, use: str, reason: Finding) -> Texts:
+    """Return a row with another `use`, and the reason before its remarks."""
+    return {**row, "use": use, "remarks": _joined(sentence(reason), row["remarks"])}
 
 
-def _draft_rows(draft: Draft, shared: Sequence[str], base: Path) -> Iterable[Texts]:
-    """Yield the rows of a run, all of its cell."""
-    has_own = any(member.result.files.recording for member in draft.members)
+def _draft_rows(draft: Draft, base: Path) -> Iterator[Texts]:
+    """Yield the rows of a run, all of its cell: what gave nothing is of the run that it was meant for."""
+    cell = dict(zip(_OF_CELL, _cell_texts(draft.first), strict=True))
     for member in draft.members:
-        result = member.result
-        row = _row(result, base)
-        if member.level is None:
-            # What gave nothing is of the run that it was meant for.
-            row |= dict(zip(_OF_CELL, _cell_texts(draft.first), strict=True))
-            row["level"] = str(member.number)
-        else:
-            row["level"] = str(member.level.level)
-            row["benchmark"] = str(member.level.benchmark)
-            row["start"] = _time(member.level.facts.start)
-            row["problem"] = _joined(member.level.facts.error or "")
-        if not has_own:
-            row["recording"] = _names(result.root, shared, base)
-        yield row
+        yield _row(member.result, member.level, base) | cell
 
 
-def _rows_alone(
-    result: Result, base: Path, copy: Finding | None = None
-) -> Iterable[_Level]:
-    """Yield the rows of a result that is in no run: one that gave nothing, or a copy, with a remark on that."""
-    row = _row(result, base) | {"use": "no"}
-    if copy is not None:
-        row["remarks"] = _joined(sentence(copy), row["remarks"])
-    run = _key(result)
-    if not result.levels:
-        yield _Level(run, row | {"level": _text(result.declared.rate) or UNKNOWN})
-    for level in result.levels:
+def _rows(result: Result, base: Path) -> list[Texts]:
+    """Return the rows of all levels of a result, of one that gave nothing a single one."""
+    return [_row(result, level, base) for level in result.levels or (None,)]
+
+
+def _rows_of_other(result: Result, base: Path) -> Iterator[Texts]:
+    """Yield the rows of a report whose name says nothing: of which run they are, it may say itself."""
+    for level in result.levels or (None,):
+        number = level.facts.run_number if level else None
+        run = UNKNOWN if number is None or number < 0 else str(number + 1)
+        use = "yes" if level else "no"
+        yield _row(result, level, base) | {"use": use, "run": run}
+
+
+def _row(result: Result, level: FoundLevel | None, base: Path) -> Texts:
+    """Return a level of a result as a row without a run; without a level, a result that gave nothing."""
+    files = result.files
+    tree = result.root.resolve().name
+    values = {}
+    if level is not None:
         values = {
             "level": str(level.level),
             "benchmark": str(level.benchmark),
             "start": _time(level.facts.start),
             "problem": _joined(level.facts.error or ""),
         }
-        yield _Level(run, row | values)
-
-
-def _row(result: Result, base: Path) -> Texts:
-    """Return what is the same for all levels of a result."""
-    files = result.files
     return {
         "use": "yes",
         **dict(zip(_OF_CELL, _cell_texts(result), strict=True)),
+        "level": _text(result.declared.rate) or UNKNOWN,
         "report": _name(result.root, result.report, base),
+        "folder": os.path.normpath(f"{tree}/{files.folder}"),
         "benchmark": "0",
         "recording": _names(result.root, files.recording, base),
         "server_files": _names(result.root, files.server_files, base),
@@ -325,6 +319,7 @@ def _row(result: Result, base: Path) -> Texts:
         "start": "",
         "configuration": (result.configuration or "")[:8],
         "remarks": _joined(*map(sentence, result.remarks)),
+        **values,
     }
 
 
@@ -369,7 +364,7 @@ class _RunNumbers:
         # By run, as levels name it; and the levels of each number of a cell.
         self._numbers: dict[object, int] = {}
         self._levels: dict[tuple[CellTexts, int], set[str]] = {}
-        columns = (*_OF_CELL, *_OF_KIND, "arm", "report")
+        columns = (*_OF_CELL, *_OF_KIND, "arm")
         numbered = [row for row in sheet.rows.values() if row.run != UNKNOWN]
         for row in numbered:
             texts = {name: _text(getattr(row, name)) for name in columns}
@@ -384,7 +379,9 @@ class _RunNumbers:
                 self._numbers.setdefault(level.run, numbers[place])
 
     def of(self, level: _Level) -> str:
-        """Return the number of the run of a new row."""
+        """Return the number of the run of a new row: what its report says, if it does."""
+        if "run" in level.texts:
+            return level.texts["run"]
         cell, level_text = self._cell(level.texts), level.texts["level"]
         number = self._numbers.get(level.run)
         if number is None or level_text in self._levels.get((cell, number), ()):
@@ -403,7 +400,7 @@ class _RunNumbers:
         cell = tuple(texts[name] for name in (*_OF_CELL, *_OF_KIND))
         if UNKNOWN not in cell:
             return cell
-        return (*cell, texts["arm"] or texts["report"])
+        return (*cell, texts["arm"])
 
 
 def _readable(sheet: ImportSheet) -> list[int]:

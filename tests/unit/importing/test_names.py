@@ -10,7 +10,7 @@ from kveval.importing.forms import (
     parse_fields,
     parse_folder,
     parse_hardware,
-    parse_place,
+    parse_october,
 )
 
 MODELS = {"Qwen3-0.6B", "Qwen3-8B", "Qwen3-32B", "Qwen3-32B-AWQ"}
@@ -166,7 +166,9 @@ def test_a_rate_is_the_whole_number(rate: int, digit: int) -> None:
         ),
     ],
 )
-def test_older_names_give_some_of_the_fields(name: str, expected: Declared) -> None:
+def test_names_of_dated_reports_give_some_of_the_fields(
+    name: str, expected: Declared
+) -> None:
     assert parse_fields(name, MODELS, ARMS) == expected
 
 
@@ -174,22 +176,23 @@ def test_older_names_give_some_of_the_fields(name: str, expected: Declared) -> N
     "name",
     ["", "offload", "no-offload-now", "Qwen3-8B", "Qwen4-8B_no-offload", "rate50"],
 )
-def test_older_names_without_a_known_arm_are_refused(name: str) -> None:
+def test_names_of_dated_reports_without_a_known_arm_are_refused(name: str) -> None:
     assert parse_fields(name, MODELS, ARMS) is None
 
 
 @pytest.mark.parametrize(
-    "place", ["no-offload/benchmarks.json", "no-offload/2026/a/b.json"]
+    ("name", "expected"),
+    [
+        ("oct2025-Qwen3-0.6B-offload", Declared("offload", model="Qwen3-0.6B")),
+        ("oct2025-Qwen3-32B-AWQ-default", Declared("default", model="Qwen3-32B-AWQ")),
+        ("oct2025-Qwen3-0.6B-other", None),
+        ("xoct2025-Qwen3-0.6B-offload", None),
+    ],
 )
-def test_a_folder_called_like_an_arm_declares_it(place: str) -> None:
-    assert parse_place(place, ARMS) == Declared("no-offload")
-
-
-@pytest.mark.parametrize(
-    "place", ["benchmarks.json", "no-offload.json", "no-offload-2/b.json", "a/b/c.json"]
-)
-def test_a_folder_is_called_like_an_arm_as_a_whole(place: str) -> None:
-    assert parse_place(place, ARMS) is None
+def test_a_name_of_october_2025_is_known_as_a_whole(
+    name: str, expected: Declared | None
+) -> None:
+    assert parse_october(name) == expected
 
 
 def test_hardware_is_nodes_gpus_and_a_gpu() -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from tests.support.guidellm_reports import Story, document
 
-from kveval.importing.forms import Declared
-from kveval.importing.october_2025 import parse_name, published_row
+from kveval.importing.october_2025 import published_row
 from kveval.load.reports import Aggregate, LoadReport
 from kveval.load.reports.reading import decode_report, read_report
 
@@ -74,18 +73,3 @@ def test_a_sweep_in_which_every_request_failed_cut_none_off() -> None:
 
 def test_a_report_without_the_statistics_has_no_row() -> None:
     assert published_row(made(aggregate=Aggregate())) is None
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("oct2025-Qwen3-0.6B-offload", Declared("offload", model="Qwen3-0.6B")),
-        ("oct2025-Qwen3-32B-AWQ-default", Declared("default", model="Qwen3-32B-AWQ")),
-        ("oct2025-Qwen3-0.6B-other", None),
-        ("xoct2025-Qwen3-0.6B-offload", None),
-    ],
-)
-def test_a_name_of_the_evaluation_is_known_as_a_whole(
-    name: str, expected: Declared | None
-) -> None:
-    assert parse_name(name) == expected

@@ -440,14 +440,15 @@ def test_a_benchmark_that_the_report_does_not_have_is_named(tree: Path) -> None:
 
 def test_recordings_of_several_levels_are_kept_once(tree: Path) -> None:
     stories = [Story(streams=1), Story(streams=8, start=START + 66)]
-    write_report(tree / "no-offload.json", stories, layers=0)
-    write_archive(tree / "pcp-archives" / "node", Story(seconds=200.0))
+    write_report(tree / "free.json", stories, layers=0)
+    write_archive(tree / "archives" / "node", Story(seconds=200.0))
     write_archive(tree.parent / "more" / "node", Story(seconds=200.0), host="node-2")
     sheet = tree.parent / "imports.csv"
     update(sheet, tree)
     content = rows(sheet)
     for row in content:
-        row["recording"] += f"; {tree.parent / 'more'}"
+        row |= {"scenario": "no-offload", "cpu_blocks": "0", "run": "1"}
+        row["recording"] = f"{tree / 'archives'}; {tree.parent / 'more'}"
     write_rows(sheet, content)
     store = Store(tree.parent / "store")
     import_run(campaign_plan(sheet).runs[0], store, tree.parent / "p.json")

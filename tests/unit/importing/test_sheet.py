@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.config_files import CONFIG
 from tests.support.guidellm_reports import START, Story
-from tests.support.import_sheets import Row, correct, plan, rows, update, write_rows
+from tests.support.import_sheets import (
+    Row,
+    campaign_plan,
+    correct,
+    plan,
+    rows,
+    update,
+    write_rows,
+)
 from tests.support.result_trees import (
     HOUR,
     LMCACHE,
@@ -114,6 +123,7 @@ def test_the_levels_of_a_configuration_are_one_run(tree: Path) -> None:
         "run": "1",
         "level": "50",
         "report": f"{folder}/guidellm-results.json.zst",
+        "folder": f"tree/{folder.name}",
         "benchmark": "0",
         "recording": f"{folder}/pcp-archives",
         "server_files": f"{folder}/benchmark-config.txt;{folder}/vllm-startup.log.zst",
@@ -313,7 +323,6 @@ def test_a_report_compressed_twice_is_read(tree: Path) -> None:
             "scenario",
             "the arm 'quantum' is not in scenarios.yaml",
         ),
-        ("1x2xL40S_llm-d_Qwen3-0.6B_no-offload_rate4_x_y", "scenario", "its name"),
     ],
 )
 def test_what_an_unknown_name_does_not_tell_is_marked_and_not_guessed(
@@ -535,52 +544,164 @@ def test_the_evaluation_of_october_2025(tree: Path, sheet: Path) -> None:
     assert again.runs[0].stamp not in (stamp, "")
 
 
-def test_an_arm_may_be_a_folder_and_other_reports_are_open(tree: Path) -> None:
-    for number, arm in enumerate(("no-offload", "offload")):
-        start = START + number * HOUR
-        write_report(tree / arm / "benchmarks.json", [Story(start=start)], layers=0)
-    content = made(tree)
-    assert runs(content) == {f"{MODEL}/no-offload/0": [[4]]}
-    row = row_of(content, "/offload/")
-    assert (row["model"], row["scenario"], row["level"]) == (MODEL, "?", "4")
-
-
-def test_the_settings_beside_a_single_report_are_its_own(tree: Path) -> None:
-    folder = tree / "native-offload"
-    folder.mkdir(parents=True)
-    write_config(folder, "any", args=native(10_000), Model=f"Qwen/{MODEL}")
-    write_report(folder / "burst-1.json", [Story()], layers=1)
-    write_archive(folder / "pcp-archives" / "node", Story())
+def test_a_folder_of_another_name_keeps_its_files_and_is_marked(tree: Path) -> None:
+    name = "1x2xL40S_llm-d_Qwen3-0.6B_no-offload_rate4_x_y"
+    folder = write_level(tree, MODEL, "no-offload", 4, name=name)
     (row,) = made(tree)
-    assert row["cpu_blocks"] == "10000"
-    assert row["recording"] == str(folder / "pcp-archives")
-    assert len(plan(tree).runs[0].levels[0].recording) == 3
+    assert open_columns(row) == ["scenario", "cpu_blocks", "run"]
+    assert row["recording"] == f"{folder}/pcp-archives"
+    assert (row["vllm"], row["folder"]) == ("0.11.2", f"tree/{name}")
+    assert "no documented form" in row["remarks"]
+
+
+# --- reports of any other name
+
+
+def open_columns(row: Row) -> list[str]:
+    """The columns of a row that have to be filled in."""
+    return [name for name, value in row.items() if value == "?"]
+
+
+def test_a_report_of_another_name_says_what_it_is_itself(tree: Path) -> None:
+    folder = tree / "native-offload"
+    write_report(folder / "a.json", [Story(streams=4), Story(streams=8)], layers=0)
+    write_config(folder, "any", args=native(10_000))
+    write_archive(folder / "pcp-archives" / "node", Story())
+    content = made(tree)
+    assert [row["level"] for row in content] == ["4", "8"]
+    assert content[0] == dict.fromkeys(content[0], "") | {
+        "use": "yes",
+        "model": MODEL,
+        "scenario": "?",
+        "cpu_blocks": "?",
+        "run": "?",
+        "level": "4",
+        "report": f"{folder}/a.json",
+        "folder": "tree/native-offload",
+        "guidellm": "0.5.3",
+        "start": "2026-02-02T02:40:00.000Z",
+        "benchmark": "0",
+        "remarks": "its name has no documented form, so nothing is taken from it",
+    }
+
+
+FREE = st.lists(
+    st.sampled_from(
+        [
+            "no-offload",
+            "native-offload-10k",
+            "1x2xL40S_llm-d-0.4.0",
+            MODEL,
+            "replica2",
+            "rate8",
+            "run-1",
+            "benchmark_20251101",
+            "oct2025",
+        ]
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(folders=FREE, fields=FREE)
+def test_a_free_name_means_nothing(
+    tmp_path_factory: pytest.TempPathFactory, folders: list[str], fields: list[str]
+) -> None:
+    """Law: but for its place, the row of a report is the same whatever it and its folders are called."""
+    tree = tmp_path_factory.mktemp("free") / "tree"
+    write_report(tree / "/".join(folders) / f"{'_'.join(fields)}.json", [Story()])
+    write_report(tree / "report.json", [Story()])
+    first, second = made(tree)
+    places = {"report": "", "folder": ""}
+    assert first | places == second | places
+
+
+def test_free_reports_are_neither_copies_nor_parts_of_one_run(tree: Path) -> None:
+    for name in ("a", "b"):
+        write_report(tree / f"{name}.json", [Story()], layers=0)
+    write_report(tree / "c.json", [Story(streams=8, start=START + HOUR)], layers=0)
+    uses = [(row["use"], row["run"]) for row in made(tree)]
+    assert uses == [("yes", "?")] * 3
+
+
+def test_a_free_sheet_is_filled_in_by_folders_and_stays(
+    tree: Path, sheet: Path
+) -> None:
+    for number, arm in enumerate(("base", "tier")):
+        for again in range(2):
+            start = START + (2 * number + again) * HOUR
+            stories = [Story(streams=1), Story(streams=8)]
+            report = tree / arm / f"again-{again}.json"
+            write_report(report, [replace(story, start=start) for story in stories])
+    arms = {"tree/base": ("no-offload", 0), "tree/tier": ("native-offload", 10_000)}
+
+    def fill(row: Row) -> dict[str, object]:
+        scenario, blocks = arms[row["folder"]]
+        run = 1 + row["report"].endswith("again-1.json")
+        return {"scenario": scenario, "cpu_blocks": blocks, "run": run}
+
+    update(sheet, tree)
+    assert correct(sheet, fill) == 3 * 8
+    before = sheet.read_bytes()
+    assert update(sheet, tree).added == {}
+    assert sheet.read_bytes() == before
+    planned = [(run.cell.scenario, run.run) for run in campaign_plan(sheet).runs]
+    assert planned == [
+        (arm, run) for arm, _ in reversed(arms.values()) for run in (1, 2)
+    ]
 
 
 def test_results_of_vllm_bench_are_levels_of_their_concurrency(tree: Path) -> None:
-    for arm, start in (("no-offload", START), ("native-offload", START + HOUR)):
-        for number, streams in enumerate((1, 8)):
-            path = tree / arm / f"openai-infqps-concurrency{streams}-{MODEL}.json"
-            write_result(path, result(streams=streams, end=start + 600 * number))
+    for number, streams in enumerate((1, 8)):
+        path = tree / f"openai-infqps-concurrency{streams}-{MODEL}.json"
+        write_result(path, result(streams=streams, end=START + 600 * number))
     content = made(tree)
-    assert runs(content) == {f"{MODEL}/no-offload/0": [[1, 8]]}
-    native_rows = [row for row in content if row["scenario"] == "native-offload"]
-    assert [(row["cpu_blocks"], row["run"]) for row in native_rows] == [("?", "1")] * 2
+    assert [(row["model"], row["level"]) for row in content] == [
+        (MODEL, "1"),
+        (MODEL, "8"),
+    ]
 
 
-def test_results_appended_to_a_file_are_levels_of_one_run(tree: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "run"), [(None, "?"), (0, "1"), (2, "3"), (-1, "?")]
+)
+def test_a_result_of_vllm_bench_may_say_which_run_it_is(
+    tree: Path, number: int | None, run: str
+) -> None:
+    write_result(tree / "a.json", result(run_number=number))
+    (row,) = made(tree)
+    assert row["run"] == run
+
+
+def test_results_appended_to_a_file_are_levels_of_it(tree: Path) -> None:
     results = [result(streams=1), result(streams=8, end=START + 600)]
     write_result(tree / "no-offload.json", *results)
-    content = made(tree)
-    assert runs(content) == {f"{MODEL}/no-offload/0": [[1, 8]]}
-    assert [row["benchmark"] for row in content] == ["0", "1"]
+    levels = [(row["benchmark"], row["level"]) for row in made(tree)]
+    assert levels == [("0", "1"), ("1", "8")]
 
 
 def test_rates_are_levels_of_requests_a_minute(tree: Path) -> None:
     for number, rate in enumerate((0.5, 2.0)):
-        path = tree / "no-offload" / f"{number}.json"
+        path = tree / f"{number}.json"
         write_result(path, result(streams=None, rate=rate, end=START + 600 * number))
-    assert runs(made(tree)) == {f"{MODEL}/no-offload/0": [[30, 120]]}
+    assert [row["level"] for row in made(tree)] == ["30", "120"]
+
+
+def test_a_free_report_without_a_completed_request_is_left_out(tree: Path) -> None:
+    story = Story(latency_s=90.0)
+    write_report(tree / "a.json", [story], layers=0, keep=0)
+    (row,) = made(tree)
+    assert (row["use"], row["run"], row["level"]) == ("no", "?", "?")
+    assert "no request was completed" in row["problem"]
+
+
+# --- what is no result
 
 
 def test_what_is_no_result_is_listed_with_its_reason(tree: Path, sheet: Path) -> None:

@@ -106,7 +106,7 @@ class LevelReport:
     generator's own totals for the window; `requests_missing` is how many finished requests the report did not keep, and
     `latencies_kept` tells that `aggregate` covers them nevertheless, from latencies that came without the times of
     their starts. `streams` is the number of requests that the strategy keeps in flight, `rate_req_s` what an open
-    loop sends.
+    loop sends. `run_number` is that of `vllm bench sweep`, from 0, negative for its warm-up.
     """
 
     strategy: str
@@ -124,6 +124,7 @@ class LevelReport:
     data: SyntheticData | None = None
     model: str | None = None
     latencies_kept: bool = False
+    run_number: int | None = None
 
     @property
     def closed_loop(self) -> bool:

@@ -69,6 +69,7 @@ class _Result(_Mark):
     burstiness: float = 1.0
     max_concurrency: int | None = None
     ramp_up_strategy: str | None = None
+    run_number: int | None = None
     input_lens: list[int] = []
     output_lens: list[int] = []
     ttfts: list[float] = []
@@ -148,6 +149,7 @@ def _level(document: bytes) -> LevelReport:
         ),
         model=result.model_id,
         latencies_kept=records is not None,
+        run_number=result.run_number,
     )
 
 
