@@ -142,9 +142,9 @@ def _levels(results: Sequence[Result], sheet: ImportSheet) -> list[_Level]:
     runs, left_out = merge_partial_runs(drafts_of(originals))
     levels: list[_Level] = []
     for number, draft in enumerate(runs):
+        undecided = mixed.get(_cell_texts(draft.first))
         for row in _draft_rows(draft, base):
-            reason = mixed.get(tuple(row[name] for name in _OF_CELL))
-            decided = _with_use(row, UNKNOWN, reason) if reason else row
+            decided = _with_use(row, UNKNOWN, undecided) if undecided else row
             levels.append(_Level((draft.cell, number), decided))
     for number, (draft, reason) in enumerate(left_out):
         for row in _draft_rows(draft, base):
@@ -207,19 +207,13 @@ def _equal_configurations(results: Sequence[Result]) -> list[Result]:
         if result.known and result.configuration is not None:
             alike = cells.setdefault(result.configuration, set())
             alike.add(_cell_texts(result))
-    return [_with_equals(result, cells) for result in results]
-
-
-def _with_equals(result: Result, cells: Mapping[str, set[CellTexts]]) -> Result:
-    """Return a result with a remark on the other cells that ran with its configuration; `cells`: those by it."""
-    if not result.known or result.configuration is None:
-        return result
-    alike = cells[result.configuration] - {_cell_texts(result)}
-    if not alike:
-        return result
-    others = sorted("/".join(cell) for cell in alike)
-    replicates = remark("configured_alike", cells=others)
-    return replace(result, remarks=(*result.remarks, replicates))
+    remarked = []
+    for result in results:
+        alike = cells.get(result.configuration or "", set()) if result.known else set()
+        others = sorted("/".join(cell) for cell in alike - {_cell_texts(result)})
+        replicates = [remark("configured_alike", cells=others)] if others else []
+        remarked.append(replace(result, remarks=(*result.remarks, *replicates)))
+    return remarked
 
 
 def _mixed_cells(
