@@ -36,7 +36,6 @@ else:
 
 
 include: "rules/link.smk"
-include: "rules/former.smk"
 
 
 # The image (envs/workflow.def) in which `--sdm apptainer` runs the rules below, if KVEVAL_IMAGE names one. The rules

@@ -43,7 +43,6 @@ from kveval.workflow.directives import (
     captions_of,
     per_run_resource,
 )
-from kveval.workflow.former_targets import FORMER_TARGETS, end_with_command
 from kveval.workflow.invocation import (
     Invocation,
     RequestedJobs,

@@ -104,11 +104,8 @@ rule preview:
     input: expand("results/{cell}/deployment.yaml", cell=CELLS)
 rule figures:
     input: *FAMILIES.values()
-for name in ("doctor", "teardown", "plan", "curve", "deploy_one", "report_so_far", "verify", "prune", "history",
-             "check", "bisect_builds"):
-    rule:
-        name: name
-        shell: "true"
+rule report_so_far:
+    shell: "true"
 """
 
 

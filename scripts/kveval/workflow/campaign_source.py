@@ -18,7 +18,6 @@ from kveval.campaign.campaign_file import Campaign
 from kveval.campaign.inheritance import ADDED, EXTENDS, campaign_values, with_site
 from kveval.host.files import write_text
 from kveval.host.hashing import content_hash
-from kveval.workflow.former_targets import CONFIG_KEYS
 
 SITE = "site"
 """Key of --config site=FILE: a file with the `cluster` settings of a site."""
@@ -57,11 +56,7 @@ def campaign_source(
     `cluster`.
     Raises ConfigError for a wrong file.
     """
-    values = {
-        key: value
-        for key, value in config_values.items()
-        if key not in (*CONFIG_KEYS, SITE)
-    }
+    values = {key: value for key, value in config_values.items() if key != SITE}
     source = _without_site(values, files, default)
     site = config_values.get(SITE)
     return with_site(complete_values(source), Path(site)) if site else source

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,6 @@ from typing import Any
 from snakemake.persistence import PersistenceBase
 
 from kveval.host.findings import pluralize
-from kveval.workflow.former_targets import SnakemakeCall
-
-SLOTS = "measurement_slot"
-"""The resource of which every measurement takes one."""
 
 
 @dataclass(frozen=True)
@@ -25,27 +19,13 @@ class Invocation:
     `configfiles`: those of --configfile; needed because `config` has their values merged into the default campaign,
     while a campaign is a file of its own, which may extend one beside it. `cores`: the most threads; 1 if not given, as
     `workflow.cores` is an error for --lint and --list-rules. `shared_folder`: whether jobs see this folder; they do
-    not with a storage provider. `sent`: the rules to which a profile's set-resources gives resources. `settings`: the
-    values of --config; `slots`: the measurements at once that a profile or --resources allows, None for neither.
+    not with a storage provider. `sent`: the rules to which a profile's set-resources gives resources.
     """
 
     configfiles: tuple[Path, ...]
     cores: int
     shared_folder: bool
     sent: frozenset[str]
-    settings: Mapping[str, Any]
-    slots: int | None
-
-    @property
-    def call(self) -> SnakemakeCall:
-        """The call, as far as commands of kveval depend on it."""
-        return SnakemakeCall(
-            configfiles=self.configfiles,
-            settings=self.settings,
-            directory=_directory(sys.argv),
-            cores=self.cores,
-            slots=self.slots,
-        )
 
     @classmethod
     def of(cls, workflow: Any) -> Invocation:
@@ -55,18 +35,7 @@ class Invocation:
             cores=workflow.resource_settings.cores or 1,
             shared_folder=workflow.storage_settings.default_storage_provider is None,
             sent=frozenset(workflow.resource_settings.overwrite_resources),
-            settings=dict(workflow.config_settings.config),
-            slots=_limit(workflow, SLOTS),
         )
-
-
-def _directory(words: Sequence[str]) -> Path | None:
-    """Return the folder of --directory, which Snakemake does not keep, absolute; None if it was not given."""
-    parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("-d", "--directory")
-    name = parser.parse_known_args(words)[0].directory
-    # It is the working directory by now.
-    return None if name is None else Path.cwd()
 
 
 def limit_of(workflow: Any, resource: str, default: int) -> int:
@@ -77,14 +46,6 @@ def limit_of(workflow: Any, resource: str, default: int) -> int:
     """
     if resource not in workflow.global_resources:
         workflow.register_resource(resource, default)
-    limit = _limit(workflow, resource)
-    assert limit is not None
-    return limit
-
-
-def _limit(workflow: Any, resource: str) -> int | None:
-    if resource not in workflow.global_resources:
-        return None
     limit = workflow.global_resources[resource]
     return int(getattr(limit, "value", limit))
 

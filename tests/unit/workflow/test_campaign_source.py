@@ -38,20 +38,11 @@ def read(file: Path) -> dict[str, Any]:
 
 def test_nothing_given_means_the_default_campaign() -> None:
     assert campaign_source({}, [], DEFAULT) == DEFAULT
-    assert (
-        campaign_source({"prune": "delete", "prune_days": 30}, [], DEFAULT) == DEFAULT
-    )
-    assert (
-        campaign_source(
-            {"history": "/shared/history", "history_of": "lmcache"}, [], DEFAULT
-        )
-        == DEFAULT
-    )
 
 
 @pytest.mark.parametrize("file", [FILE, EXTENDING])
 def test_a_file_alone_is_that_file_so_that_mistakes_have_a_place(file: Path) -> None:
-    assert campaign_source(read(file) | {"prune": "failed"}, [file], DEFAULT) == file
+    assert campaign_source(read(file), [file], DEFAULT) == file
 
 
 @pytest.mark.parametrize("file", [FILE, EXTENDING])

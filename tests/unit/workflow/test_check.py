@@ -267,7 +267,7 @@ def test_an_open_check_says_how_many_blocks_would_show_equality(
     verdict, _, folder = checked(0.0, sd=0.025)
     assert verdict == "not enough"
     assert int(
-        re.search(r"check_blocks=(\d+)", (folder / "COMMENT.md").read_text())[1]
+        re.search(r"--blocks (\d+)", (folder / "COMMENT.md").read_text())[1]
     ) in range(7, 25)
 
 

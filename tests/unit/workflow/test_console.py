@@ -181,7 +181,7 @@ def test_a_report_is_named_and_what_was_asked_for_by_path(runs: Runs) -> None:
     ("target", "said"),
     [
         ("reprot", "There is no target reprot: did you mean report?"),
-        ("zzz", "There is no target zzz: known: plan, report"),
+        ("zzz", "There is no target zzz: known: peaks, report"),
         (
             "results/Qwen3-8/no-offload/0/peak.csv",
             "there is no model Qwen3-8; did you mean Qwen3-8B",
@@ -205,7 +205,7 @@ def test_a_target_that_nothing_makes_is_named_with_what_is_nearest(
         "results/{model}/{scenario}/{cpu_blocks}/peak.csv",
         "results/{so_far}analysis/comparison.csv",
     ]
-    assert said in no_target(target, runs, ["report", "plan"], files)
+    assert said in no_target(target, runs, ["report", "peaks"], files)
 
 
 def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(

@@ -234,7 +234,6 @@ def snakemakes(**limits: Any) -> SimpleNamespace:
         ),
         storage_settings=SimpleNamespace(default_storage_provider=None),
         global_resources=dict(limits),
-        config_settings=SimpleNamespace(config={"runs": 3}),
     )
     made.register_resource = made.global_resources.__setitem__
     return made
@@ -242,9 +241,8 @@ def snakemakes(**limits: Any) -> SimpleNamespace:
 
 def test_how_snakemake_was_called() -> None:
     assert Invocation.of(snakemakes()) == Invocation(
-        (Path("campaign.yaml"),), 1, True, frozenset({"benchmark"}), {"runs": 3}, None
+        (Path("campaign.yaml"),), 1, True, frozenset({"benchmark"})
     )
-    assert Invocation.of(snakemakes(measurement_slot=2)).slots == 2
 
 
 def test_a_limit_is_that_of_the_command_else_the_campaigns() -> None:

@@ -138,7 +138,7 @@ def _what_it_takes(shown: Sequence[Evaluation], design: Design) -> str:
     needed = blocks_for_equality(max(spreads), design)
     if needed is None:
         return f"{variation.capitalize()}: a quieter machine, longer levels or fewer arms would settle it."
-    return f"{variation.capitalize()}: if the builds are equal, about {needed} blocks show it (check_blocks={needed})."
+    return f"{variation.capitalize()}: if the builds are equal, about {needed} blocks show it (`--blocks {needed}`)."
 
 
 def _row(evaluation: Evaluation) -> str:
