@@ -39,11 +39,6 @@ FINISHED = {
         *("--base", "0.32.0", "--candidate", "0.32.0"),
     ),
     "check-one": ("kveval", "check", CAMPAIGN, "--base", "0.31.0"),
-    "bisect_builds": ("kveval", "bisect", CAMPAIGN),
-    "bisect_builds-none": (
-        *("kveval", "bisect", CAMPAIGN),
-        *("--good", "none@a", "--bad", "none@b"),
-    ),
     "deploy_one": ("kveval", "deploy-one", CAMPAIGN),
     "deploy_one-cell": (
         *("kveval", "deploy-one", CAMPAIGN),

@@ -51,6 +51,7 @@ OTHER_PROGRAMS = {
     "chgrp",
     "chmod",
     "cp",
+    "exit",
     "export",
     "git",
     "kubectl",

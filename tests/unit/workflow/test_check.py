@@ -207,17 +207,8 @@ def checked(tree: Path, tmp_path: Path, monkeypatch: Any) -> Checked:
 
         monkeypatch.setattr(check, "measure_block", measure)
         monkeypatch.setattr(check, "values_of", values)
-        claims = claims_of(config, plan.cells)
         places = Places(tree, CONFIG, tree, tree)
-        done = until_clear(
-            plan,
-            config,
-            claims,
-            design_of(config, claims),
-            places,
-            ["kveval", "check"],
-            print,
-        )
+        done = until_clear(plan, config, places, ["kveval", "check"], print)
         write_check(done, Path(config.campaign.results))
         return done.verdict, len(measured), Path(config.campaign.results)
 

@@ -7,7 +7,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from kveval.analysis.estimators.sequential import Design
 from kveval.configuration.config import Config
 from kveval.configuration.loading import load_config
 from kveval.host.files import write_json, write_text
@@ -23,7 +22,6 @@ from kveval.workflow.check.campaign import (
 )
 from kveval.workflow.check.comment import FIGURE, CheckResult, comment, draw_check
 from kveval.workflow.check.judging import (
-    BuildClaim,
     Evaluation,
     Verdict,
     claims_of,
@@ -65,10 +63,13 @@ def run_check(
     plan = check_plan(
         values, request.base, request.candidate, request.arms, request.blocks
     )
-    config = planned_config(plan, places)
-    claims = claims_of(config, plan.cells)
-    design = design_of(config, claims)
-    result = until_clear(plan, config, claims, design, places, command, say)
+    config = load_config(plan.values, places.catalogues)
+    if not config.workload.given_levels:
+        raise CheckError(
+            "check needs a load with given levels, not searched ones",
+            code="levels_searched",
+        )
+    result = until_clear(plan, config, places, command, say)
     folder = Path(config.campaign.results)
     write_check(result, folder)
     return result, folder
@@ -87,27 +88,16 @@ def check_words(campaign: Sequence[str], request: CheckRequest) -> list[str]:
     return words
 
 
-def planned_config(plan: CheckPlan, places: Places) -> Config:
-    """Load a check's campaign. Raises CheckError for a load whose levels are searched."""
-    config = load_config(plan.values, places.catalogues)
-    if not config.workload.given_levels:
-        raise CheckError(
-            "check needs a load with given levels, not searched ones",
-            code="levels_searched",
-        )
-    return config
-
-
 def until_clear(
     plan: CheckPlan,
     config: Config,
-    claims: Sequence[BuildClaim],
-    design: Design,
     places: Places,
     command: Sequence[str],
     say: Callable[[str], None],
 ) -> CheckResult:
     """Measure block after block, judging after each, until there is a verdict or the budget of blocks is used up."""
+    claims = claims_of(config, plan.cells)
+    design = design_of(config, claims)
     blocks: list[Values] = []
     reasons: list[str] = []
     evaluations: list[Evaluation] = []

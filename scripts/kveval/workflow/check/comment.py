@@ -124,7 +124,7 @@ def _summary(checked: CheckResult) -> str:
 
 
 def _named(evaluation: Evaluation) -> str:
-    name = f"{evaluation.claim.title.lower()} of {evaluation.claim.arm} {effect_text(evaluation)}"
+    name = f"{evaluation.claim.title.lower()} of {evaluation.claim.arm} {_effect_text(evaluation)}"
     return f"{name}, although idle" if evaluation.idle else name
 
 
@@ -147,7 +147,7 @@ def _row(evaluation: Evaluation) -> str:
         evaluation.claim.arm,
         evaluation.claim.title,
         *means,
-        effect_text(evaluation),
+        _effect_text(evaluation),
     ]
     return f"| {' | '.join([*cells, _answer(evaluation) if evaluation.claim.decides else 'shown'])} |"
 
@@ -167,7 +167,7 @@ def _answer(evaluation: Evaluation) -> str:
     )
 
 
-def effect_text(evaluation: Evaluation) -> str:
+def _effect_text(evaluation: Evaluation) -> str:
     """Return an effect with its interval as text, in percent of the base."""
     look = evaluation.look
     high = f"{look.high:+.1f}" if look.high <= _WIDEST else f"more than {_WIDEST:+,.0f}"

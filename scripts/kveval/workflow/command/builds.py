@@ -1,4 +1,4 @@
-"""`kveval check` and `kveval bisect`: whether a build is slower, and which one made it so; both measure."""
+"""`kveval check`: whether a build is slower than another, measured until it is clear."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from kveval.campaign.builds import BuildError
-from kveval.workflow.check.bisect import BisectRequest, run_bisect
 from kveval.workflow.check.campaign import CANDIDATE, INSTALLED
 from kveval.workflow.check.check import (
     CheckRequest,
@@ -31,12 +30,6 @@ _STATUS: Mapping[Verdict, int] = {
     "candidate fails": UNDECIDED,
     # Not even the base could be measured: the machine is at fault, not the candidate.
     "nothing measured": CANNOT_ANSWER,
-}
-_BISECTED: Mapping[Verdict, int] = {
-    **_STATUS,
-    "improvement": NO,
-    "no difference that matters": NO,
-    "regression": YES,
 }
 _NOT_BUILT = ("no_wheel_there", "no_environment_there", "no_answer", "no_server")
 """Codes of a BuildError: a wheel that is not there, an environment that is not complete."""
@@ -69,31 +62,6 @@ def check_build(
         output.line(check_text(result, folder))
         output.document({"folder": str(folder), **check_document(result)})
     raise Ended(_STATUS[result.verdict])
-
-
-def bisect_builds(
-    context: CampaignContext, request: BisectRequest, *, as_json: bool
-) -> None:
-    """Measure builds until the first slower one is found; ends with NO if the bad one is not slower."""
-    log = context.logs / "bisect_builds.log"
-    builds = replace(
-        request.builds,
-        good=_located(request.builds.good, context.start),
-        bad=_located(request.builds.bad, context.start),
-        listed=[_located(build, context.start) for build in request.builds.listed],
-    )
-    request = replace(request, builds=builds)
-    with Output.to(log, as_json=as_json) as output, output.ended_by_signals():
-        bisection = run_bisect(
-            context.values,
-            request,
-            _places(context),
-            context.words,
-            output.progress,
-        )
-        output.line(f"{bisection.text}\nWritten to {bisection.file}")
-        output.document({"verdict": bisection.verdict, "file": str(bisection.file)})
-    raise Ended(_BISECTED[bisection.verdict])
 
 
 def _located(build: str, start: Path) -> str:

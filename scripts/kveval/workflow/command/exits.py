@@ -11,9 +11,9 @@ MISTAKE = 2
 UNDECIDED = 125
 """A build is neither shown to be slower nor not to be: `git bisect run` passes it over."""
 CANNOT_ANSWER = 128
-"""Of the commands that judge builds: whatever is no verdict. `git bisect run` stops at it."""
-JUDGING = ("check", "bisect")
-"""Commands whose statuses below 128 are verdicts."""
+"""Of the command that judges builds: whatever is no verdict. `git bisect run` stops at it."""
+JUDGING = "check"
+"""The command whose statuses below 128 are verdicts."""
 
 
 class Ended(SystemExit):
@@ -21,6 +21,6 @@ class Ended(SystemExit):
 
 
 def judges(words: Sequence[str]) -> bool:
-    """Return whether a command line is that of a command that judges builds."""
+    """Return whether a command line is that of the command that judges builds."""
     command = next((word for word in words if not word.startswith("-")), "")
-    return command in JUDGING
+    return command == JUDGING

@@ -53,14 +53,6 @@ Directory = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Arms = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--arm",
-        metavar="SCENARIO/CPU_BLOCKS",
-        help="An arm to compare the builds in; may be repeated.",
-    ),
-]
 NAME = "kveval"
 RUNNING, CAMPAIGNS = "A server that runs", "Campaigns"
 STORED, BUILDS = "The store", "Builds"
@@ -628,7 +620,14 @@ def check(
             metavar="BUILD", help="What it is checked against, likewise, or installed."
         ),
     ] = "installed",
-    arms: Arms = None,
+    arms: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arm",
+            metavar="SCENARIO/CPU_BLOCKS",
+            help="An arm to compare the builds in; may be repeated.",
+        ),
+    ] = None,
     blocks: Annotated[int, typer.Option(min=1, help="The most blocks.")] = 6,
     site: SiteFile = None,
     changes: Changes = None,
@@ -642,55 +641,6 @@ def check(
     request = CheckRequest(candidate, base, arms or (), blocks)
     with _campaign(campaign, site, changes, directory) as context:
         check_build(context, request, as_json=as_json)
-
-
-@app.command(rich_help_panel=BUILDS)
-def bisect(
-    campaign: CampaignFile = None,
-    good: Annotated[
-        str, typer.Option(metavar="FOLDER@COMMIT", help="The good build.")
-    ] = "",
-    bad: Annotated[
-        str,
-        typer.Option(
-            metavar="FOLDER[@COMMIT]",
-            help="The bad one: a commit of the same checkout, or its working tree.",
-        ),
-    ] = "",
-    builds: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--build",
-            metavar="BUILD",
-            help="In place of good and bad, each build in order, the good one first.",
-        ),
-    ] = None,
-    build_command: Annotated[
-        str,
-        typer.Option(
-            metavar="COMMAND",
-            help="Makes a wheel of a commit: run by the shell in a clone, it leaves one wheel in $WHEELS.",
-        ),
-    ] = "",
-    arms: Arms = None,
-    blocks: Annotated[
-        int, typer.Option(min=1, help="The most blocks of each build.")
-    ] = 20,
-    site: SiteFile = None,
-    changes: Changes = None,
-    directory: Directory = None,
-    as_json: Json = False,
-) -> None:
-    """Measure builds until the first slower one is found. 1: the bad one is not slower, from 128 on: an error."""
-    from kveval.workflow.check.bisect import BisectRequest
-    from kveval.workflow.check.commits import BuildRange
-    from kveval.workflow.command.builds import bisect_builds
-
-    build_range = BuildRange(good, bad, builds or (), build_command)
-    with _campaign(campaign, site, changes, directory) as context:
-        bisect_builds(
-            context, BisectRequest(build_range, arms or (), blocks), as_json=as_json
-        )
 
 
 @app.command(rich_help_panel=BUILDS)
