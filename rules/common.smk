@@ -20,7 +20,7 @@ from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
 from kveval.host.processes import announce_workflow
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
-from kveval.report.files import APPENDICES, COMMAND_VARIABLE, REPEAT_VARIABLE
+from kveval.report.files import APPENDICES, COMMAND_VARIABLE
 from kveval.workflow.brief_log import shorten_log
 from kveval.workflow.campaign_source import (
     campaign_source,
@@ -62,7 +62,6 @@ from kveval.workflow.report_settings import (
     campaign_models,
     comparison_settings,
     figure_families,
-    repeat_command,
     report_command,
     report_settings,
 )
@@ -117,9 +116,6 @@ SETTINGS = report_settings(RUNS)
 # date as soon as somebody asks for it from another folder.
 os.environ.setdefault(
     COMMAND_VARIABLE, report_command(INVOCATION.configfiles, GIVEN.get("site"))
-)
-os.environ.setdefault(
-    REPEAT_VARIABLE, repeat_command(INVOCATION.configfiles, GIVEN.get("site"))
 )
 announce_workflow()
 # The file that stands for a run in the analysis, and the run's files that are inputs where jobs share no folder.

@@ -9,7 +9,7 @@ bash scripts/setup.sh
 export PATH="$PWD/.venv/bin:$PATH"
 (($#)) || set -- report
 case $1 in
-    plan | repeat | attach | curve | trace | import | show | models | doctor | deploy-one | teardown | verify | prune | check | history | export)
+    plan | attach | curve | trace | import | show | models | doctor | deploy-one | teardown | verify | prune | check | history | export)
         PYTHONPATH="$PWD/scripts" exec python -m kveval "$@"
         ;;
 esac

@@ -10,7 +10,7 @@ from kveval.host.shipped import library_commit
 from kveval.report.data.reading import read_measured, read_metrics, read_report_plan
 from kveval.report.data.run_facts import run_places
 from kveval.report.figures.names import drawn_figures
-from kveval.report.files import COMMAND_VARIABLE, PAGE, REPEAT_VARIABLE
+from kveval.report.files import COMMAND_VARIABLE, PAGE
 from kveval.report.html.page import write_page
 from kveval.report.report import write_report
 from kveval.workflow.failed_tables import reasons
@@ -34,7 +34,6 @@ if __name__ == "__main__":
     figures, lacking = drawn_figures(map(Path, inputs.figures))
     settings = {**params.plan, "measures": params.measures}
     settings["command"] = os.environ.get(COMMAND_VARIABLE, "")
-    settings["repeat_command"] = os.environ.get(REPEAT_VARIABLE, "")
     settings["workflow_commit"] = library_commit()
     plan = read_report_plan(settings, read_metrics(Path(params.metrics)))
     root, result = write_report(plan, measured, figures, output, lacking)

@@ -12,8 +12,6 @@ from kveval.campaign.cell import Cell
 MAIN, PAGE, NUMBERS, FOLDER = "REPORT.md", "report.html", "report.json", "appendix"
 COMMAND_VARIABLE = "KVEVAL_REPORT_COMMAND"
 """Environment variable of jobs: the command that makes the campaign's report, as snakemake was started."""
-REPEAT_VARIABLE = "KVEVAL_REPEAT_COMMAND"
-"""Environment variable of jobs: the command that plans further blocks of the campaign in place of disturbed ones."""
 APPENDICES = tuple(
     f"{FOLDER}/{name}.md"
     for name in (

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.disturbed_blocks import DisturbedBlocks
+from kveval.analysis.disturbed_blocks import blocks_to_add, disturbed_runs
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
@@ -37,7 +37,6 @@ _MOST = 4
 _few = partial(abbreviate, most=2)
 # More runs than this are not proposed.
 _WORTHWHILE = 20
-_REPEAT = "`kveval repeat --disturbed`"
 _WHILE_IDLE = "find out what slows it while its tier serves nothing; `check` compares two builds of the server"
 # Until these are done, the commands of others would not help.
 _FIRST = frozenset({"disturbed"})
@@ -79,19 +78,22 @@ def _missing(plan: ReportPlan, measured: Measured) -> Iterator[ReportedStep]:
 
 def _disturbed(plan: ReportPlan, measured: Measured) -> Iterator[ReportedStep]:
     """Yield what other programs took of the host's processors, if fewer blocks were quiet than a verdict rests on."""
-    disturbed = DisturbedBlocks.from_runs(measured.runs, plan.runs)
+    disturbed = disturbed_runs(measured.runs, plan.runs)
+    blocks = blocks_to_add(disturbed, plan.runs)
     # With bridges, runs beyond the planned ones are those of a later time: no run can be added before them.
     bridged = any(plan.runs_of(cell) > plan.runs for cell in plan.cells)
-    if bridged or not disturbed.needed:
+    if bridged or not blocks:
         return
-    yield _step(
-        "disturbed",
-        command=plan.repeat_command,
-        disturbed_runs=len(disturbed.runs),
-        runs=len(measured.runs),
-        most_percent=max(run.others_percent for run in disturbed.runs),
-        blocks=disturbed.needed,
-    )
+    runs = plan.runs + blocks
+    facts: dict[str, Any] = {
+        "disturbed_runs": len(disturbed),
+        "measured_runs": len(measured.runs),
+        "most_percent": max(run.others_percent for run in disturbed),
+        "blocks": blocks,
+    }
+    if plan.measures:
+        facts["runs"] = runs
+    yield _step("disturbed", (), plan.command_with(f"runs={runs}"), **facts)
 
 
 def _without_verdict(
@@ -181,13 +183,18 @@ def _missing_sentence(_: CampaignResult, step: ReportedStep, cells: str) -> str:
 
 def _disturbed_sentence(_: CampaignResult, step: ReportedStep, __: str) -> str:
     facts = step.facts
-    count = f"{facts['disturbed_runs']} of {facts['runs']} runs"
+    count = f"{facts['disturbed_runs']} of {facts['measured_runs']} runs"
     took = f"other programs took up to {facts['most_percent']:.0f} % of this machine's processors in {count}"
     blocks = pluralize(facts["blocks"], "further block")
-    named = (
-        f"`{step.command}`" if step.command else f"{_REPEAT}, with the campaign's file"
+    how = (
+        f"`runs: {facts['runs']}`"
+        if "runs" in facts
+        else "more `runs` in the campaigns that measured them"
     )
-    return f"Wait until the machine is quiet, then {named}: {took}; it plans {blocks}, one run of every cell each."
+    return (
+        f"Wait until the machine is quiet, then {how}: {took}; it takes {blocks}, one run of every cell each, to make up"
+        " for them."
+    )
 
 
 def _sentence_on_cells(_: CampaignResult, step: ReportedStep, cells: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -62,17 +62,6 @@ def report_command(configfiles: Iterable[Path], site: str | None) -> str:
     options = [f" --configfile {files}" if files else ""]
     options += [f" --config site={site}" if site else ""]
     return f"snakemake --cores 4 report{''.join(options)}"
-
-
-def repeat_command(configfiles: Sequence[Path], site: str | None) -> str:
-    """Return the command that plans further blocks of a campaign in place of disturbed ones.
-
-    Parameters as in `report_command`; "" for a campaign of several files, which commands of kveval do not take.
-    """
-    if len(configfiles) > 1:
-        return ""
-    words = ["kveval repeat --disturbed", *map(os.path.relpath, configfiles)]
-    return " ".join(words if site is None else [*words, f"--site {site}"])
 
 
 def comparison_settings(runs: Runs) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW
 from tests.support.stored_runs import described
 
-from kveval.analysis.disturbed_blocks import DisturbedBlocks
+from kveval.analysis.disturbed_blocks import blocks_to_add, disturbed_runs
 from kveval.configuration.loading import load_config
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.store.run_file import Run
@@ -37,12 +37,9 @@ def test_a_run_is_disturbed_by_what_others_took_in_any_of_its_levels() -> None:
         run(3, 0.5, 10.1),
         run(2, 38.0, 2.0, cell=SECOND_CELL),
     ]
-    blocks = DisturbedBlocks.from_runs([*quiet, *disturbed], planned=3)
-    in_order = [(run.run, run.others_percent) for run in blocks.runs]
-    assert in_order == [(2, 38.0), (3, 10.1)]
-    assert blocks.blocks == [2, 3]
-    assert blocks.quiet == 1
-    assert blocks.needed == 2
+    found = disturbed_runs([*quiet, *disturbed, run(4, 99.0)], planned=3)
+    assert [(run.run, run.others_percent) for run in found] == [(3, 10.1), (2, 38.0)]
+    assert blocks_to_add(found, planned=3) == 2
 
 
 @pytest.mark.parametrize(
@@ -51,8 +48,8 @@ def test_a_run_is_disturbed_by_what_others_took_in_any_of_its_levels() -> None:
         pytest.param(3, [], 0, id="none disturbed"),
         pytest.param(3, [2], 1, id="one disturbed"),
         pytest.param(3, [1, 2, 3], 3, id="all disturbed"),
-        pytest.param(5, [2, 3], 0, id="repeated before"),
-        pytest.param(5, [2, 3, 5], 1, id="repeated before, and disturbed again"),
+        pytest.param(5, [2, 3], 0, id="added before"),
+        pytest.param(5, [2, 3, 5], 1, id="added before, and disturbed again"),
         pytest.param(1, [1], 1, id="fewer planned than a verdict needs"),
         pytest.param(9, [1, 4, 8], 0, id="more planned than a verdict needs"),
     ],
@@ -65,18 +62,27 @@ def test_as_many_blocks_are_needed_as_are_lacking_for_a_verdict(
         for number in disturbed
         for cell in (FIRST_CELL, SECOND_CELL)
     ]
-    assert DisturbedBlocks.from_runs(runs, planned).needed == needed
+    assert blocks_to_add(disturbed_runs(runs, planned), planned) == needed
 
 
 @given(st.integers(1, 12), st.sets(st.integers(1, 12)))
-def test_once_the_further_blocks_were_quiet_nothing_is_repeated(
-    planned: int, disturbed: set[int]
+def test_once_the_further_blocks_were_quiet_none_is_added(
+    planned: int, numbers: set[int]
 ) -> None:
-    runs = [run(number, 99.0) for number in disturbed]
-    before = DisturbedBlocks.from_runs(runs, planned)
-    # What is beyond the plan is measured again, quiet this time.
-    kept = [run for run in runs if run.run <= planned]
-    after = DisturbedBlocks.from_runs(kept, planned + before.needed)
-    assert after.quiet >= min(planned, MIN_RUNS)
-    planned_fewer = MIN_RUNS - min(planned, MIN_RUNS)
-    assert before.needed == 0 or after.needed <= planned_fewer
+    disturbed = disturbed_runs([run(number, 99.0) for number in numbers], planned)
+    added = blocks_to_add(disturbed, planned)
+    quiet = planned + added - len(disturbed)
+    assert quiet >= min(planned, MIN_RUNS)
+    if planned >= MIN_RUNS:
+        assert blocks_to_add(disturbed, planned + added) == 0
+
+
+@given(st.integers(1, 12))
+def test_where_every_block_is_disturbed_again_the_campaign_needs_ever_more(
+    planned: int,
+) -> None:
+    for _ in range(3):
+        runs = [run(number, 99.0) for number in range(1, planned + 1)]
+        added = blocks_to_add(disturbed_runs(runs, planned), planned)
+        assert added == min(planned, MIN_RUNS)
+        planned += added

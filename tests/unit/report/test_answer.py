@@ -231,26 +231,24 @@ def test_other_programs_beside_the_runs_are_named_before_all_that_is_undecided()
         ]
         return dataclasses.replace(facts, runs=runs)
 
-    step = said(beside(52.3)).next_steps[0]
+    command = "snakemake --cores 4 report --configfile config/campaigns/mine.yaml"
+    plan = dataclasses.replace(small.plan(), command=command)
+    disturbed = answer_of(plan, beside(52.3))
     count = len(facts.runs)
-    assert step == (
-        "Wait until the machine is quiet, then `kveval repeat --disturbed`, with the campaign's file: other programs"
-        f" took up to 52 % of this machine's processors in {count} of {count} runs; it plans 3 further blocks, one run"
-        " of every cell each."
+    assert disturbed.next_steps[0] == (
+        "Wait until the machine is quiet, then `runs: 8`: other programs took up to 52 % of this machine's processors"
+        f" in {count} of {count} runs; it takes 3 further blocks, one run of every cell each, to make up for them."
     )
-    command = "kveval repeat --disturbed config/campaigns/mine.yaml"
-    measuring = "snakemake --cores 4 report --configfile config/campaigns/mine.yaml"
-    plan = dataclasses.replace(small.plan(), command=measuring, repeat_command=command)
-    answer = answer_of(plan, beside(52.3))
-    assert answer.command == command
-    assert f"then `{command}`: other programs" in answer.next_steps[0]
-    assert not any("kveval repeat" in one for one in said(beside(4)).next_steps)
+    assert disturbed.command == f"{command} --config runs=8"
+    read = dataclasses.replace(plan, measures=False)
+    step = answer_of(read, beside(52.3)).next_steps[0]
+    assert step.startswith(
+        "Wait until the machine is quiet, then more `runs` in the campaigns that measured them: other programs"
+    )
     # Further blocks of a campaign with bridges would be taken for those of another time.
-    plan = small.plan()
     bridged = dataclasses.replace(plan, cell_runs=[6, *[3] * (len(plan.cells) - 1)])
-    assert not any(
-        "kveval repeat" in one for one in answer_of(bridged, beside(52.3)).next_steps
-    )
+    for answer in (answer_of(plan, beside(4)), answer_of(bridged, beside(52.3))):
+        assert not any("quiet" in step for step in answer.next_steps)
 
 
 def test_an_arm_measured_later_than_its_baseline_is_told_to_measure_that_again() -> (

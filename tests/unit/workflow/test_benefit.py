@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from benchmarks import campaign_files as files
-from tests.support.paths import REPOSITORY
+from tests.support.config_files import CONFIG, RAW
 from tests.support.stored_runs import measured
 
 from kveval.analysis import benefit as analysis
@@ -15,7 +15,6 @@ from kveval.workflow.planning.curve_files import benefit_lines
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.stored import StoreIndex
 
-CONFIG = REPOSITORY / "config"
 WORDS = ["--configfile", "mine.yaml"]
 TIER = Cell("Qwen3-0.6B", "native-offload", 10_000)
 
@@ -55,9 +54,19 @@ def test_stored_runs_that_were_disturbed_are_repeated_and_quiet_ones_read_first(
     [line] = benefit_lines(config, curves[0], bought, store, WORDS)
     assert line == (
         "  To predict the gain, measure Qwen3-0.6B/no-offload/0 again on a quiet machine, because other programs took"
-        " 31 % of the processors or more in each of its 3 stored runs: `kveval repeat --disturbed`, with the"
-        " campaign's file"
+        " 31 % of the processors or more in each of its 3 stored runs: `runs: 6`, snakemake --cores 4 report"
+        " --configfile mine.yaml --config runs=6"
     )
+    [line] = benefit_lines(config, curves[0], bought, store, ["--config", "seed=3"])
+    assert line.endswith("report --config seed=3 runs=6")
+    bridge = {"models": [TIER.model], "scenarios": ["no-offload"], "cpu_blocks": [0]}
+    for changes, step in (
+        ({"runs": 7}, "snakemake --cores 4 report --configfile mine.yaml"),
+        ({"bridges": [bridge]}, "`rounds` under `bridges`"),
+    ):
+        other = load_config({**RAW["config"], **changes}, CONFIG)
+        [line] = benefit_lines(other, curves[0], bought, store, WORDS)
+        assert line.endswith(f"stored runs: {step}")
     levels = StoredBenefits(config, stored(4, 1.0))._measured(config.cells[0])
     assert [level.run for level in levels[2]] == [4]
 

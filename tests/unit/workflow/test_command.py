@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,12 +44,11 @@ from kveval.workflow.command.main import (
 from kveval.workflow.upkeep.prune import KINDS
 
 COMMANDS = (
-    *("plan", "repeat", "curve", "trace", "import", "models", "doctor", "deploy-one"),
+    *("plan", "curve", "trace", "import", "models", "doctor", "deploy-one"),
     *("teardown", "verify", "prune", "check", "history", "export"),
 )
 HEAVY = {"pandas", "numpy", "scipy", "pyarrow", "snakemake", "matplotlib"}
 SMOKE = "config/campaigns/smoke.yaml"
-REPEAT = ("repeat", "--disturbed", SMOKE)
 
 
 @pytest.fixture
@@ -228,62 +227,23 @@ def test_a_failure_is_said_and_kept(
 # --- the answers
 
 
-def leave_runs(folder: Path, shares: dict[int, float | None], runs: int = 3) -> None:
-    """Leave runs of every cell of the campaign smoke, in which others took these shares, %, by the number of the run."""
+def leave_runs(folder: Path, numbers: Iterable[int]) -> None:
+    """Leave runs of every cell of the campaign smoke, which is to have three."""
     file = folder / SMOKE
-    file.write_text(re.sub(r"(?m)^runs: .*$", f"runs: {runs}", file.read_text()))
+    file.write_text(re.sub(r"(?m)^runs: .*$", "runs: 3", file.read_text()))
     config = load_config(file, folder / "config")
     store = Store(folder / "results" / "measurements")
-    for cell, (number, share) in itertools.product(config.cells, shares.items()):
+    for cell, number in itertools.product(config.cells, numbers):
         specification = config.specification(cell).to_json()
-        levels = [{"level": 2, "others_cpu_percent": share}]
-        place = measured(store, specification, number, levels=levels)
+        place = measured(store, specification, number)
         results = folder / config.campaign.results
         pointed(results, place, specification, number)
-
-
-def test_disturbed_blocks_are_named_with_the_command_that_measures_others(
-    folder: Path,
-) -> None:
-    assert kveval(*REPEAT).stdout == "Campaign smoke: no run is measured yet\n"
-    leave_runs(folder, {1: 3.0, 2: 61.2, 3: 24.0})
-    text = kveval(*REPEAT).stdout
-    assert text.startswith(
-        "Campaign smoke: other programs disturbed 4 of 6 measured runs, in 2 of 3 blocks\n"
-        "  block 2: Qwen3-0.6B/no-offload/0, run 2, up to 61 % of the processors' time\n"
-    )
-    assert "\n2 further blocks: run 4 and 5 of every cell, 4 runs; " in text
-    snakemake = (
-        "snakemake --cores 4 report --configfile config/campaigns/smoke.yaml --config"
-    )
-    assert f"Once the machine is quiet:\n  {snakemake} runs=5\n" in text
-    assert text.endswith(
-        "`runs: 5` in the campaign's file keeps them in later reports\n"
-    )
-    assert text == (folder / "logs/smoke/repeat.log").read_text()
-    told = json.loads(kveval(*REPEAT, "--json", "--set", "seed=3").stdout)
-    assert (told["further"], told["runs"], told["quiet_blocks"]) == ([4, 5], 5, 1)
-    assert told["command"][-3:] == ["--config", "seed=3", "runs=5"]
-    assert told["seconds"] > 0
-    assert {run["run"] for run in told["disturbed"]} == {2, 3}
-
-
-def test_blocks_that_were_measured_for_disturbed_ones_count(folder: Path) -> None:
-    leave_runs(folder, {1: 3.0, 2: 61.2, 3: 24.0, 4: 1.0, 5: 2.0})
-    text = kveval(*REPEAT).stdout
-    assert "disturbed 4 of 10 measured runs, in 2 of 5 blocks" in text
-    assert (
-        "3 blocks without such a run: enough for a verdict, nothing to repeat" in text
-    )
-    assert "report --configfile config/campaigns/smoke.yaml --config runs=5" in text
-    leave_runs(folder, {}, runs=5)
-    assert "--config" not in kveval(*REPEAT).stdout
 
 
 def test_a_run_that_is_gone_from_the_store_is_planned_and_its_pointer_named(
     folder: Path,
 ) -> None:
-    leave_runs(folder, {1: 0.5, 2: 0.5})
+    leave_runs(folder, [1, 2])
     shutil.rmtree(next((folder / "results/measurements").glob("*/run-2")))
     text = kveval("plan", SMOKE).stdout
     assert "6 runs: 3 measured, 0 in the store, 3 to be measured" in text
@@ -291,21 +251,6 @@ def test_a_run_that_is_gone_from_the_store_is_planned_and_its_pointer_named(
     (line,) = (line for line in text.splitlines() if line.startswith("  rm "))
     assert Path(line.removeprefix("  rm ")).is_file()
     assert line.endswith("run-2/measurement.json")
-
-
-def test_nothing_is_repeated_of_quiet_runs_of_bridges_and_of_what_is_imported(
-    folder: Path,
-) -> None:
-    leave_runs(folder, {2: None})
-    assert "known of none of 2 measured runs" in kveval(*REPEAT).stdout
-    leave_runs(folder, {1: 3.0})
-    assert kveval(*REPEAT).stdout == (
-        "Campaign smoke: other programs disturbed none of 4 measured runs; nothing to repeat\n"
-    )
-    bridges = "{models: [Qwen3-0.6B], scenarios: [no-offload], cpu_blocks: [0]}"
-    done = kveval(*REPEAT, "--set", f"bridges=[{bridges}]")
-    assert "it has bridges" in done.stdout
-    assert kveval("repeat", SMOKE).exit_code == 2
 
 
 def test_a_doctor_who_finds_an_error_ends_with_1(folder: Path) -> None:

@@ -58,8 +58,6 @@ class ReportPlan:
     # not for runs that were imported or compared.
     command: str = ""
     measures: bool = True
-    # The command that plans further blocks in place of disturbed ones, "" if it is not known.
-    repeat_command: str = ""
     # The commit of the workflow that writes it, see `host.shipped.library_commit`.
     workflow_commit: str = ""
 

@@ -91,7 +91,7 @@ WARNINGS: Mapping[str, ReaderWarning] = {
     ),
     "disturbed": ReaderWarning(
         "other programs took the host's processors during the levels",
-        "`kveval repeat --disturbed`, once the machine is quiet",
+        "`runs: N`, once the machine is quiet",
     ),
     "machines_differ": ReaderWarning(
         "the runs are of different machines",

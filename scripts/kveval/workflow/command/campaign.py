@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,17 +65,6 @@ class CampaignContext:
     def config(self) -> Config:
         """The campaign, read and checked. Raises ConfigError with all mistakes."""
         return load_config(self.source, self.checkout.catalogues)
-
-    def changed(self, change: str) -> CampaignContext:
-        """Return the campaign with a further KEY=VALUE changed."""
-        changes = [*self.changes, change]
-        source = requested_campaign(
-            self.file,
-            self.checkout.default_campaign,
-            site=self.site,
-            overrides=changed_values(changes),
-        )
-        return replace(self, changes=changes, source=source)
 
     @property
     def snakemake_words(self) -> list[str]:

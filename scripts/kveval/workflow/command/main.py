@@ -313,29 +313,6 @@ def plan(
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
-def repeat(
-    disturbed: Annotated[
-        bool,
-        typer.Option(
-            "--disturbed",
-            help="Blocks in which other programs took more than 10 % of this machine's processors during a run.",
-        ),
-    ],
-    campaign: CampaignFile = None,
-    site: SiteFile = None,
-    changes: Changes = None,
-    directory: Directory = None,
-    as_json: Json = False,
-) -> None:
-    """Say which blocks of runs to measure in place of others, how long it takes, and the command that does it."""
-    from kveval.workflow.command.repeat import show_repeats
-
-    assert disturbed
-    with _campaign(campaign, site, changes, directory) as context:
-        show_repeats(context, as_json=as_json)
-
-
-@app.command(rich_help_panel=CAMPAIGNS)
 def curve(
     campaign: CampaignFile = None,
     site: SiteFile = None,

@@ -45,7 +45,7 @@ def show_plan(
             return
         index = StoreIndex.read(STORE)
         host = hardware.probe() if campaign.engine == "local" else {}
-        plan = plan_of(context, index, host.get("fingerprint"))
+        plan = _plan_of(context, index, host.get("fingerprint"))
         _require_room(context, plan, host)
         text = PlanText(plan, index, os.cpu_count() or 1, host.get("memory_bytes"))
         for line in text.lines():
@@ -78,7 +78,7 @@ def _require_room(
         raise ConfigError(problems)
 
 
-def plan_of(context: CampaignContext, index: StoreIndex, machine: str | None) -> Plan:
+def _plan_of(context: CampaignContext, index: StoreIndex, machine: str | None) -> Plan:
     """Return the plan of a campaign whose results are here; `machine`: fingerprint of the host that would measure."""
     pointers = read_pointers(context.results, planned_runs(context.config))
     levels = frozen(context.config, context.results)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from kveval.analysis.disturbed_blocks import blocks_to_add
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
@@ -26,6 +27,7 @@ from kveval.host.findings import pluralize
 from kveval.host.quiet import DISTURBED_PERCENT
 from kveval.load import levels as workloads
 from kveval.stacks.tier_layout import needed_size
+from kveval.store.run_file import Run
 from kveval.workflow.planning.answer_times import AnswerTime
 from kveval.workflow.planning.curves import (
     DRAWS,
@@ -327,11 +329,26 @@ def _basis_step(
         count = pluralize(len(shares), "stored run")
         return (
             f"measure {base.path} again on a quiet machine, because other programs took {min(shares):.0f} % of the"
-            f" processors or more in each of its {count}: `kveval repeat --disturbed`, with the campaign's file"
+            f" processors or more in each of its {count}: {_more_blocks(config, runs, words)}"
         )
     target = f"{config.campaign.results}/{base.path}/peak.csv"
     command = f"snakemake --cores 4 {shlex.join([target, *words])}"
     return f"measure a run without a tier, undisturbed by other programs: {command}"
+
+
+def _more_blocks(config: Config, disturbed: Sequence[Run], words: Sequence[str]) -> str:
+    """Return the campaign's key and the command that measure blocks in place of those of a cell's disturbed runs."""
+    asked = config.campaign.runs
+    if config.campaign.bridges:
+        # Their runs are numbered after the others, so that none can be added to these.
+        return "`rounds` under `bridges`"
+    planned = max(asked, *(run.run for run in disturbed))
+    runs = planned + blocks_to_add(disturbed, planned)
+    command = ["snakemake", "--cores", "4", "report", *words]
+    if runs == asked:
+        return shlex.join(command)
+    option = [] if "--config" in words else ["--config"]
+    return f"`runs: {runs}`, {shlex.join([*command, *option, f'runs={runs}'])}"
 
 
 def _answer(
