@@ -160,14 +160,7 @@ def test_a_bare_installation_answers_what_needs_no_checkout(
     [
         (["show", "Qwen3-0.6B/native-offload/500"], "2bd31f7c62227a60"),
         (["plan", "mine.yaml"], "no-offload"),
-        pytest.param(
-            ["curve", "mine.yaml"],
-            "of any size",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="where runs are stored, curve predicts the gain, which needs the extra, and answers nothing without",
-            ),
-        ),
+        (["curve", "mine.yaml"], "No gain is predicted: pandas and scipy"),
     ],
 )
 def test_a_bare_installation_answers_beside_a_store(

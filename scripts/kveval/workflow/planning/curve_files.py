@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from kveval.analysis.benefit import Basis, Benefit, Interval, MeasuredLevel
     from kveval.workflow.planning.benefits import LevelBenefits, StoredBenefits
 
+_PREDICTING = ("pandas", "scipy")
 _ALIKE = 0.05
 # The last digit of a share.
 _PRINTED = 0.001
@@ -91,10 +92,15 @@ class CurveText:
         yield from load_lines(self.config)
         for curves in self.curves:
             yield from level_lines(self.config, curves)
+            if self._missing:
+                continue
             bought = self._benefits_at(curves)
             yield from benefit_lines(
                 self.config, curves, bought, self.store, self.words
             )
+        if self._missing:
+            yield ""
+            yield f"No gain is predicted: {' and '.join(self._missing)} not installed (the extra `workflow`)"
 
     def rows(self) -> Iterator[dict[str, str | float | None]]:
         """Yield a row for each cell and level, with the predicted gain where there is a measurement to predict it from."""
@@ -130,10 +136,16 @@ class CurveText:
         return None if self._benefits is None else self._benefits.at(curves)
 
     @cached_property
-    def _benefits(self) -> StoredBenefits | None:
+    def _missing(self) -> Sequence[str]:
+        """The packages that predicting a gain from what is stored needs, and a bare installation lacks."""
         if not self.store.index:
+            return []
+        return [name for name in _PREDICTING if importlib.util.find_spec(name) is None]
+
+    @cached_property
+    def _benefits(self) -> StoredBenefits | None:
+        if not self.store.index or self._missing:
             return None
-        # With pandas and scipy, likewise.
         from kveval.workflow.planning.benefits import StoredBenefits  # noqa: PLC0415
 
         return StoredBenefits(self.config, self.store)
