@@ -1,4 +1,4 @@
-"""Rows of a history with known changes."""
+"""Rows of a history with known means."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -25,8 +25,6 @@ def history(
     means: Sequence[float],
     *,
     runs: int = 3,
-    sd: float = 0.01,
-    metric: str = THROUGHPUT,
     beside: Mapping[int, str] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -45,12 +43,12 @@ def history(
                     },
                     **{
                         "cpu_blocks": 5000,
-                        "metric": metric,
+                        "metric": THROUGHPUT,
                         "level": 8,
                         "run": run,
                         "checks_failed": "",
                     },
-                    "value": mean * float(np.exp(random.normal(0, sd))),
+                    "value": mean * float(np.exp(random.normal(0, 0.01))),
                     "measurement": f"{number:016x}",
                     "run_started": f"2026-03-{1 + number % 28:02d}T0{run}:00:00Z",
                     "software": json.dumps(

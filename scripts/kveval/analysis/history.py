@@ -1,31 +1,26 @@
-"""The history of results: the rows that a campaign adds, and series over builds with their change points."""
+"""The history of results: the rows that a campaign adds, and series over builds with their intervals."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from packaging.version import InvalidVersion, Version
 
 from kveval.analysis.cells import common_level
-from kveval.analysis.estimators.change_points import ChangePoint, change_points
-from kveval.analysis.estimators.intervals import mean_interval, percent
+from kveval.analysis.estimators.intervals import mean_interval
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.stacks.registry import find_server
 from kveval.store.run_file import Run
 
-HIGHER_IS_BETTER: Mapping[str, bool] = METRICS | {GOODPUT: True}
-FEWEST_BUILDS = 12
-"""With fewer builds no order of their values is improbable enough to be a significant change."""
+_METRICS = [*METRICS, GOODPUT]
 _CONDITIONS = ("engine", "weights", "hardware", "workload")
 _SERIES = [*CELL_COLUMNS, "metric", "level", *_CONDITIONS]
 _COMMIT = re.compile(r"\+(?:.*\.)?g([0-9a-f]{7,40})\b|-g([0-9a-f]{7,40})$")
@@ -60,7 +55,7 @@ def history_rows(
         "checks_failed",
         *_CONDITIONS,
     ]
-    metrics = [name for name in HIGHER_IS_BETTER if name in rows]
+    metrics = [name for name in _METRICS if name in rows]
     rows = rows.melt(names, metrics, var_name="metric").dropna(subset="value")
     rows["campaign"] = campaign
     rows["software"] = [
@@ -73,17 +68,13 @@ def history_rows(
 
 @dataclass(frozen=True)
 class Build:
-    """The runs of one build: their geometric mean, and its 95 % interval, NaN for a single run.
-
-    `software`: program -> the versions that ran.
-    """
+    """The runs of one build: their geometric mean, and its 95 % interval, NaN for a single run."""
 
     version: str
     mean: float
     low: float
     high: float
     runs: int
-    software: Mapping[str, frozenset[str]]
 
     @property
     def label(self) -> str:
@@ -100,12 +91,6 @@ class BuildSeries:
     level: int
     conditions: Mapping[str, str]
     builds: Sequence[Build]
-
-    @cached_property
-    def changes(self) -> list[ChangePoint]:
-        """The change points of the builds' means on the ln scale; none with fewer than FEWEST_BUILDS."""
-        means = np.array([build.mean for build in self.builds])
-        return change_points(np.log(means)) if len(means) >= FEWEST_BUILDS else []
 
 
 def commit_of(version: str) -> str:
@@ -135,7 +120,7 @@ def build_series(
     for key, rows in sound.groupby(_SERIES, sort=False):
         named: dict[str, Any] = dict(zip(_SERIES, key, strict=True))
         builds = [
-            _build(str(version), of_build, programs)
+            _build(str(version), of_build)
             for version, of_build in sorted(
                 rows.groupby("build"), key=lambda part: place[part[0]]
             )
@@ -166,93 +151,24 @@ def _in_order(rows: pd.DataFrame) -> list[str]:
         return sorted(first.index, key=lambda build: (first[build], build))
 
 
-def _build(
-    version: str, rows: pd.DataFrame, programs: Mapping[str, Mapping[str, str]]
-) -> Build:
+def _build(version: str, rows: pd.DataFrame) -> Build:
     logs = np.log(rows["value"].to_numpy(dtype=float))
-    ran = [programs[text] for text in rows["software"].unique()]
-    software = {}
-    for name in dict.fromkeys(chain(*ran)):
-        software[name] = frozenset(
-            versions[name] for versions in ran if name in versions
-        )
-    return Build(
-        version, float(np.exp(logs.mean())), *mean_interval(logs), len(logs), software
-    )
+    return Build(version, float(np.exp(logs.mean())), *mean_interval(logs), len(logs))
 
 
-class BuildChange(NamedTuple):
-    """A change of a metric: between which builds it lies, how large it is, and what else changed.
-
-    `last_before`, `first_after`: the builds on its two sides; `earliest`, `latest`: the range of builds that holds the
-    first one with the change, with a confidence of 95 %; `change_percent` with its 95 % interval; `also_changed`:
-    other programs whose versions differ.
-    """
-
-    model: str
-    scenario: str
-    cpu_blocks: int
-    metric: str
-    level: int
-    last_before: str
-    first_after: str
-    earliest: str
-    latest: str
-    change_percent: float
-    low_percent: float
-    high_percent: float
-    better: bool
-    also_changed: str
-    engine: str
-    weights: str
-    hardware: str
-    workload: str
-
-
-def build_changes(series: Sequence[BuildSeries]) -> list[BuildChange]:
-    """Return every change of each series."""
-    return [
-        _change(one_series, change)
-        for one_series in series
-        for change in one_series.changes
+def builds_table(series: Sequence[BuildSeries]) -> pd.DataFrame:
+    """Return a row for each build of each series: its mean, and the 95 % interval of that."""
+    rows = [
+        {
+            **cell_series.cell.row,
+            "metric": cell_series.metric,
+            "level": cell_series.level,
+            **asdict(build),
+            **cell_series.conditions,
+        }
+        for cell_series in series
+        for build in cell_series.builds
     ]
-
-
-def _change(series: BuildSeries, change: ChangePoint) -> BuildChange:
-    before, after = series.builds[change.index - 1], series.builds[change.index]
-    difference = change.difference
-    change_percent, low, high = (
-        percent(logarithm)
-        for logarithm in (difference.theta, *difference.interval(0.95))
-    )
-    return BuildChange(
-        series.cell.model,
-        series.cell.scenario,
-        series.cell.cpu_blocks,
-        metric=series.metric,
-        level=series.level,
-        last_before=before.version,
-        first_after=after.version,
-        earliest=series.builds[change.earliest].version,
-        latest=series.builds[change.latest].version,
-        change_percent=change_percent,
-        low_percent=low,
-        high_percent=high,
-        better=(difference.theta > 0) == HIGHER_IS_BETTER.get(series.metric, True),
-        also_changed="; ".join(_also_changed(before, after)),
-        engine=series.conditions["engine"],
-        weights=series.conditions["weights"],
-        hardware=series.conditions["hardware"],
-        workload=series.conditions["workload"],
-    )
-
-
-def _also_changed(before: Build, after: Build) -> list[str]:
-    """The other programs whose versions differ between two builds."""
-    return [
-        f"{name} {', '.join(sorted(old)) or 'absent'} -> {', '.join(sorted(new)) or 'absent'}"
-        for name in sorted(before.software.keys() | after.software.keys())
-        if (old := before.software.get(name, frozenset()))
-        != (new := after.software.get(name, frozenset()))
-        and not (before.version in old and after.version in new)
-    ]
+    names = [field.name for field in fields(Build)]
+    columns = [*CELL_COLUMNS, "metric", "level", *names, *_CONDITIONS]
+    return pd.DataFrame(rows, columns=columns)

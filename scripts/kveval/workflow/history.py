@@ -1,4 +1,4 @@
-"""`kveval history`: adds a campaign's results to the history, and says at which builds metrics change."""
+"""`kveval history`: adds a campaign's results to the history, and shows what it has over builds."""
 
 from __future__ import annotations
 
@@ -6,17 +6,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pandas as pd
-
-from kveval.analysis.history import (
-    FEWEST_BUILDS,
-    BuildChange,
-    build_changes,
-    build_series,
-    history_rows,
-)
+from kveval.analysis.history import build_series, builds_table, history_rows
 from kveval.analysis.tables import read_table
-from kveval.campaign.cell import Cell
 from kveval.report.figures.history import write_history
 from kveval.store.history import add_to_history, read_history
 from kveval.store.run_file import collected_runs
@@ -51,36 +42,19 @@ def update_history(
 def show_history(
     folders: Sequence[Path], program: str | None, output: Path
 ) -> Iterator[str]:
-    """Write OUTPUT/changes.csv and a figure for each metric, and yield their content as lines of text.
+    """Write OUTPUT/builds.csv and a figure for each metric, and yield lines of text that name them.
 
     `program`: the program whose versions are the builds, None for the server.
     """
     series = build_series(read_history(folders), program)
-    changes = build_changes(series)
-    short = sum(len(entry.builds) < FEWEST_BUILDS for entry in series)
-    yield f"{len(series)} series (a metric of a cell at its level, on one kind of hardware), {len(changes)} changes."
-    if short:
-        yield f"  {short} of them have fewer than {FEWEST_BUILDS} builds, too few to detect a change."
-    yield from map(_change_line, changes)
+    yield f"{len(series)} series (a metric of a cell at its level, on one kind of hardware)."
     if not series:
         yield f"  No sound run{f' with {program}' if program else ''} is in {', '.join(map(str, folders))}."
         return
     figures = write_history(series, output)
-    pd.DataFrame(changes, columns=BuildChange._fields).to_csv(
-        output / "changes.csv", index=False
-    )
+    builds_table(series).to_csv(output / "builds.csv", index=False)
     yield from (
         "",
-        f"Table: {output / 'changes.csv'}",
+        f"Table: {output / 'builds.csv'}",
         *(f"Figure: {path}" for path in figures),
     )
-
-
-def _change_line(change: BuildChange) -> str:
-    cell = f"{Cell.from_row(change._asdict()).path}, level {change.level}"
-    size = f"{change.change_percent:+.1f} % [{change.low_percent:+.1f}, {change.high_percent:+.1f}]"
-    places = f"between {change.last_before} and {change.first_after}"
-    if change.earliest != change.latest:
-        places += f" (95 %: first in {change.earliest} to {change.latest})"
-    also = f"; also changed: {change.also_changed}" if change.also_changed else ""
-    return f"  {'better' if change.better else 'WORSE'}: {cell}: {change.metric} {size} {places}{also}"

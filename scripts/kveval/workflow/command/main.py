@@ -639,7 +639,7 @@ def history(
     directory: Directory = None,
     as_json: Json = False,
 ) -> None:
-    """Add the campaign's results to the history, and show the builds at which metrics changed."""
+    """Add the campaign's results to the history, and show them from build to build."""
     from kveval.workflow.command.store import add_to_history
 
     places = [folder.absolute() for folder in folders or ()]

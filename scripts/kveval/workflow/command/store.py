@@ -63,7 +63,7 @@ def add_to_history(
     program: str | None,
     as_json: bool,
 ) -> None:
-    """Add the campaign's results to the first of the folders, and print the changes from build to build."""
+    """Add the campaign's results to the first of the folders, and show them over builds."""
     with Output.to(context.logs / "history.log", as_json=as_json) as output:
         name = context.config.campaign.name
         analysis, words = context.results / "analysis", context.snakemake_words
