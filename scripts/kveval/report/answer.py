@@ -209,17 +209,13 @@ def _verdict_clauses(result: CampaignResult, compared: Compared) -> Iterator[str
     }
     grouped: dict[str, list[str]] = {}
     order = [*vocabulary.VERDICTS]
-    for each in sorted(compared, key=lambda each: order.index(_shown_verdict(each))):
+    for each in sorted(compared, key=lambda each: order.index(each.shown_verdict)):
         known = math.isfinite(size_of_effect(each))
         change = f" {_change(each)}" if known else ""
         verdict = vocabulary.verdict_text(each.row)
         arms = grouped.setdefault(phrases.get(verdict, verdict), [])
         arms.append(f"{arm_link(each)}{change}")
     yield from (f"{title}: {abbreviate(names)}" for title, names in grouped.items())
-
-
-def _shown_verdict(comparison: ReportedComparison) -> str:
-    return vocabulary.verdict_of(comparison.row)
 
 
 def _within_margin(result: CampaignResult) -> str:
@@ -292,7 +288,7 @@ def _count_sentence(
     grouped: dict[str, list[ReportedComparison]] = {}
     for each in compared:
         if each.verdict != words.WORSE_IDLE:
-            grouped.setdefault(_shown_verdict(each), []).append(each)
+            grouped.setdefault(each.shown_verdict, []).append(each)
     shown = [
         f"{len(grouped[verdict])} {_counted(result, verdict, grouped[verdict])}"
         for verdict in verdicts

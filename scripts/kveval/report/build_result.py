@@ -82,7 +82,7 @@ from kveval.store.run_file import Run
 # A row of a table.
 Row = Mapping[Any, Any]
 # In the place of the answer, which is made of everything else in the result.
-_NOT_ANSWERED = ReportedAnswer(question="", sentences=[""], next_steps=[])
+_NOT_ANSWERED = ReportedAnswer(question="", sentences=[""], next_steps=[], command="")
 # What a comparison of two arms has that the campaign does not declare as a contrast.
 _UNDECLARED = {"family": "undeclared"}
 
@@ -123,6 +123,7 @@ def _without_answer(
     reuse = reuse_results(plan, measured)
     return CampaignResult(
         answer=_NOT_ANSWERED,
+        steps=[],
         campaign=ReportedCampaign.model_validate(plan, from_attributes=True),
         origin=origin_of(plan, measured.runs),
         engine=measured.runs[0].engine,
@@ -273,7 +274,7 @@ def _cell(
         tier_activity=means_by_level(rows_of(measured.activity, cell)),
         goodput_per_s=None if peak is None else peak.get(GOODPUT),
         goodput_level=None if peak is None else peak.get("goodput_level"),
-        arm_kind=plan.scenarios[cell.scenario].get("arm"),
+        arm_kind=plan.scenarios[cell.scenario]["arm"],
         is_baseline=cell.scenario in plan.baselines - plan.intermediate_baselines,
         resident_gib=None if resident is None else resident.max(),
         levels=level_results(levels.to_dict("records")),

@@ -199,21 +199,10 @@ def test_the_schema_in_the_repository_is_the_models_own() -> None:
     assert SCHEMA_FILE.read_text(encoding="utf-8") == schema_text()
 
 
-def test_a_report_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+def test_a_key_that_is_not_known_is_ignored(tmp_path: Path) -> None:
     content = json.loads(result_of_whole().to_json())
-    for later in ("one_request", "checks", "predictions", "leaks", "pairs", "runs"):
-        del content[later]
-    for cell in content["cells"]:
-        for later in ("levels", "runs_requested", "kept_means", "resident_gib"):
-            del cell[later]
-        del cell["peak"]["active"]
-    for comparison in content["comparisons"]:
-        for later in ("with_baseline", "parity_power_percent"):
-            del comparison[later]
     (tmp_path / "report.json").write_text(json.dumps(content | {"unknown": 1}))
-    result = read_result(tmp_path / "report.json")
-    assert (result.checks, result.predictions, result.runs) == ([], [], [])
-    jsonschema.validate(content, REPORT_SCHEMA)
+    assert json.loads(read_result(tmp_path / "report.json").to_json()) == content
 
 
 @pytest.mark.parametrize("text", ["{}", "[", '{"report_schema": 2}'])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.report_text import result_of, whole_report
+from tests.support.report_text import whole_report
 from tests.unit.report.test_report_claims import CAMPAIGNS
 from tests.unit.report.test_tables_predicted import PREDICTED
 from tests.unit.report.test_value import campaign as value_campaign
@@ -201,27 +201,6 @@ def test_a_reader_of_report_json_prints_the_same_tables(
     printed += map(plain_text, sentences)
     assert len(printed) >= len(tables) > 3
     assert [text for text in printed if text not in report] == []
-
-
-def test_an_older_report_has_no_table_of_runs() -> None:
-    result = result_of(*campaign_of("contrasts"))
-    older = result.model_copy(update={"runs": []})
-    assert time_table(result).rows and provenance_table(result).rows
-    assert not time_table(older).rows and not provenance_table(older).rows
-    facts = [dict(campaign_table(each).rows) for each in (result, older)]
-    between = "measured between (UTC)"
-    assert facts[1] == {
-        name: "n/a" if name == between else value
-        for name, value in facts[0].items()
-        if name != "GPUs of a server"
-    }
-
-
-def test_an_older_report_has_no_table_of_stages() -> None:
-    result = result_of(*campaign_of("mechanism"))
-    older = [leak.model_copy(update={"stages": {}}) for leak in result.leaks]
-    assert waterfall_table(result).rows
-    assert not waterfall_table(result.model_copy(update={"leaks": older})).rows
 
 
 @pytest.mark.parametrize("name", [*CAMPAIGNS, "goodput"])

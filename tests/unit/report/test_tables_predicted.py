@@ -80,11 +80,7 @@ def measured(
 def rows(facts: Measured) -> Sequence[Sequence[str]]:
     """The rows of the table of a campaign that has nothing else."""
     levels = level_results(facts.levels.to_dict("records"))
-    unknown = {"device_cache_tokens": None, "cpu_tier_tokens": None}
-    cell = ReportedCell(
-        **{**CELL, **unknown, "working_set_tokens": {}, "levels": levels},
-        **{"runs": [], "peak": None, "missing": None},
-    )
+    cell = ReportedCell.model_construct(**CELL, levels=levels)
     result = CampaignResult.model_construct(
         cells=[cell],
         comparisons=comparison_results(PLAN, facts),

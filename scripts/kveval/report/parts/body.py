@@ -132,8 +132,7 @@ def first_screen(result: CampaignResult, pictures: Pictures) -> Iterator[Block]:
         yield Paragraph(MACHINES, note=True)
     yield Paragraph(f"**{answer.question}**")
     yield from at_a_glance(result)
-    # Older reports have the sentences alone.
-    steps = [step_sentence(result, step) for step in result.steps] or answer.next_steps
+    steps = [step_sentence(result, step) for step in result.steps]
     yield from headed("Next", *_next(steps, answer.command))
     yield from pictures.take(answer_figure(result))
     *sentences, basis = answer_sentences(result)

@@ -104,8 +104,7 @@ def _times_in_words(count: int) -> str:
 
 def check_counts(result: CampaignResult) -> CheckCounts:
     """Return the counts over all levels of all runs, and over the campaign's tables."""
-    made, models = result.checks_made or 0, len(result.common_levels)
-    return CheckCounts(made, result.checks, models)
+    return CheckCounts(result.checks_made, result.checks, len(result.common_levels))
 
 
 def checks_made(plan: ReportPlan, measured: Measured) -> int:

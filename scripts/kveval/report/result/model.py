@@ -86,8 +86,8 @@ class ReportedInterval(ResultPart):
     """A value with its 95 % interval over runs; no interval with a single run."""
 
     value: Number
-    low: Number = None
-    high: Number = None
+    low: Number
+    high: Number
 
     @property
     def numbers(self) -> tuple[float, float, float]:
@@ -101,7 +101,7 @@ class ReportedAnswer(ResultPart):
     question: str
     sentences: Annotated[list[str], Field(min_length=1, max_length=5)]
     next_steps: list[str]
-    command: str = ""
+    command: str
     """what to paste for the first of the steps that a command takes; empty if none does"""
 
 
@@ -110,17 +110,17 @@ class ReportedCampaign(ResultPart):
 
     name: str
     title: str
-    description: str = ""
-    """what its author says of it; older reports lack it"""
+    description: str
+    """what its author says of it"""
     runs: int
     margin: float
     alpha: float
     primary: str
     """the metric whose verdicts share that error rate"""
-    goodput: dict[str, Any] = {}
-    """the latency limits that goodput is within; empty without any, and in older reports"""
-    prices: dict[str, float] = {}
-    """USD for an hour of a GPU, of a server's host, of a GiB of host memory; empty without any, and in older reports"""
+    goodput: dict[str, Any]
+    """the latency limits that goodput is within; empty without any"""
+    prices: dict[str, float]
+    """USD for an hour of a GPU, of a server's host, of a GiB of host memory; empty without any"""
 
 
 class ReportedBuild(ResultPart):
@@ -128,32 +128,31 @@ class ReportedBuild(ResultPart):
 
     scenario: str
     title: str
-    key: str = ""
+    key: str
     """what tells it apart from others of this title; empty for a release"""
 
 
 class ReportedOrigin(ResultPart):
     """The facts that are needed to find or repeat the campaign."""
 
-    measured_on: list[str] = []
+    measured_on: list[str]
     """the first and the last day of measuring, UTC"""
-    command: str = ""
+    command: str
     """measures what is missing and writes the report; empty if it is not known"""
-    workflow_commit: str = ""
+    workflow_commit: str
     """of the workflow that wrote the report, ending in -dirty with changes that are not committed; empty if not known"""
-    versions: dict[str, str] = {}
+    versions: dict[str, str]
     """program -> its version as measured; of several, joined by a slash"""
-    server_commits: list[str] = []
+    server_commits: list[str]
     """of servers that were built from a checkout"""
-    images: list[str] = []
-    """of the servers' containers; older reports lack it"""
-    builds: list[ReportedBuild] = []
-    """of the arms that name one; older reports lack it"""
-    reduced_environments: list[dict[str, Any]] = []
-    """what was left out of the servers' environments, and the host's packages in them; none of complete ones, and in
-    older reports"""
-    machines: list[str] = []
-    measurements: list[str] = []
+    images: list[str]
+    """of the servers' containers"""
+    builds: list[ReportedBuild]
+    """of the arms that name one"""
+    reduced_environments: list[dict[str, Any]]
+    """what was left out of the servers' environments, and the host's packages in them; none of complete ones"""
+    machines: list[str]
+    measurements: list[str]
     """ids in the store"""
 
 
@@ -185,11 +184,11 @@ class ReportedStep(ResultPart):
 
     code: str
     """the warning that it answers, such as few_runs"""
-    cells: list[ReportedCellName] = []
+    cells: list[ReportedCellName]
     """the cells that need it, all of them; none where it is about the campaign as a whole"""
-    command: str = ""
+    command: str
     """what takes it; empty if nothing to paste does"""
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any]
     """the numbers behind it, such as how many runs are missing, and what would settle it"""
 
 
@@ -212,8 +211,8 @@ class Peak(ResultPart):
     plateau: Numbers
     """levels as good as it within the spread of the runs"""
     runs: Annotated[int, Field(gt=0)]
-    active: bool | None = None
-    """whether the arm was active in all runs; null where it is not known, as in older reports"""
+    active: bool | None
+    """whether the arm was active in all runs; null where it is not known"""
     throughput_tok_s: ReportedInterval
     """output tokens delivered per second"""
     throughput_crossfit_tok_s: Number
@@ -237,8 +236,8 @@ class LevelResult(ResultPart):
     runs: int
     """runs with a throughput"""
     throughput_by_run_tok_s: dict[str, Number]
-    by_run: dict[str, dict[str, Number]] = {}
-    """another column of levels.csv -> the value of each run, null for none; older reports lack it"""
+    by_run: dict[str, dict[str, Number]]
+    """another column of levels.csv -> the value of each run, null for none; without columns that no run has"""
     throughput_tok_s: Number
     ttft_ms_p50: Number
     ttft_ms_p90: Number
@@ -284,38 +283,38 @@ class ReportedCell(ReportedCellName):
 
     runs: list[str]
     """MEASUREMENT/run-N in the store"""
-    runs_requested: Whole = None
-    """how many the campaign asks for; older reports lack it"""
+    runs_requested: int
+    """how many the campaign asks for"""
     peak: Peak | None
     missing: str | None
     """why it has no peak"""
-    kept_means: dict[str, ReportedMean] = {}
-    """metric -> the mean in its comparison with its baseline, of a baseline in most with it; older reports lack it"""
-    kept_peak_means: dict[str, ReportedMean] = {}
-    """the same in `peak_comparisons`, at the level of its own best; older reports lack it"""
+    kept_means: dict[str, ReportedMean]
+    """metric -> the mean in its comparison with its baseline, of a baseline in most with it; without metrics that have
+    none"""
+    kept_peak_means: dict[str, ReportedMean]
+    """the same in `peak_comparisons`, at the level of its own best"""
     device_cache_tokens: Number
     cpu_tier_tokens: Number
-    cpu_tier_bytes: Whole = None
-    """of its tier in host memory, over all ranks; null without one, where it is not known, and in older reports"""
-    cpu_tier_pinned_bytes: Whole = None
-    """the host memory that this tier takes where that is more, as pinned tensors are rounded up; null where it is not, and
-    in older reports"""
+    cpu_tier_bytes: Whole
+    """of its tier in host memory, over all ranks; null without one, and where it is not known"""
+    cpu_tier_pinned_bytes: Whole
+    """the host memory that this tier takes where that is more, as pinned tensors are rounded up; null where it is not"""
     working_set_tokens: dict[str, int]
     """level -> tokens of the distinct prefixes"""
-    tier_activity: dict[str, dict[str, Number]] = {}
-    """level -> the work of its caches by the servers' counters, means over runs; older reports lack it"""
-    goodput_per_s: Number = None
-    """the largest mean goodput of all levels; null where it is not known, and in older reports"""
-    goodput_level: Whole = None
+    tier_activity: dict[str, dict[str, Number]]
+    """level -> the work of its caches by the servers' counters, means over runs"""
+    goodput_per_s: Number
+    """the largest mean goodput of all levels; null where it is not known"""
+    goodput_level: Whole
     """the level that has it; null where nothing met the limits at any level"""
-    arm_kind: Text = None
-    """the kind of its arm, such as native; older reports lack it"""
-    is_baseline: bool = False
-    """whether arms are compared with it, and it with none; older reports lack it"""
-    resident_gib: Number = None
+    arm_kind: str
+    """the kind of its arm, such as native"""
+    is_baseline: bool
+    """whether arms are compared with it, and it with none"""
+    resident_gib: Number
     """the most that was resident in its servers' processes at any level of any run, GiB, shared memory counted once in
-    each process; null where it was not recorded, and in older reports"""
-    levels: list[LevelResult] = []
+    each process; null where it was not recorded"""
+    levels: list[LevelResult]
 
     @property
     def tier_size(self) -> Size | None:
@@ -393,25 +392,25 @@ class ReportedComparison(ReportedCellName):
     verdict: str
     """a word of docs/verdicts.md; of an indicative verdict with what makes it so, in brackets"""
     against: ReportedCellName | None
-    with_baseline: bool = True
-    """whether it is that of an arm with its baseline, also where there is none, or a declared pair; older reports lack it"""
+    with_baseline: bool
+    """whether it is that of an arm with its baseline, also where there is none, or a declared pair"""
     effect_percent: ReportedInterval
     """per cent of the cell it is compared with"""
     cost_percent: Number
     """the most that an idle arm costs, per cent of the cell it is compared with (one-sided, 95 %)"""
-    shown_verdict: str = ""
-    """the one of the report's six verdicts that this is shown as, see docs/verdicts.md; older reports lack it"""
+    shown_verdict: str
+    """the one of the report's six verdicts that this is shown as, see docs/verdicts.md"""
     reason: str
-    next_step: Text = None
-    """what would give a verdict where there is none, and of an idle arm; older reports lack it"""
-    grounds: list[str] = []
+    next_step: Text
+    """what would give a verdict where there is none, and of an idle arm; null elsewhere"""
+    grounds: list[str]
     """why the verdict is what it is, or why there is none: codes of docs/verdicts.md, in the order of reason"""
-    exclusions: list[ReportedExclusion] = []
+    exclusions: list[ReportedExclusion]
     """the runs of either cell that are left out"""
-    basis: dict[str, str] = {}
+    basis: dict[str, str]
     """input of the verdict -> what is known of it, as in its column basis_... of comparison.csv; of those in `comparisons`
-    on throughput alone; older reports lack it"""
-    findings: list[ReportedFinding] = []
+    on throughput alone"""
+    findings: list[ReportedFinding]
     """on the inputs in `basis`: those that are not sound, and grounds of the verdict"""
     bound: Literal["at least", "at most"] | None
     """the effect is at least, or at most, this large: one side had too few requests in flight"""
@@ -422,8 +421,8 @@ class ReportedComparison(ReportedCellName):
     interval_percent: Number
     """confidence of the interval: 95; for parity, and a bounded cost, 90, as in the test"""
     p_holm: Number
-    parity_power_percent: Number = None
-    """the chance that parity would be shown if no arm differed; older reports lack it"""
+    parity_power_percent: Number
+    """the chance that parity would be shown if no arm differed; null where it is not known"""
     mean: Number
     """geometric mean over the runs kept of the cell; over baseline_mean it is 1 + effect / 100"""
     baseline_mean: Number
@@ -546,8 +545,8 @@ class CheckFinding(ResultPart):
     """how often it was found"""
     message: str
     """the first of its messages"""
-    facts: dict[str, Any] = {}
-    """the values in that message, with units in their names; older reports lack it"""
+    facts: dict[str, Any]
+    """the values in that message, with units in their names"""
     messages: int
     """how many of them differ"""
 
@@ -682,7 +681,7 @@ class ReportedStage(ResultPart):
 
     percent_of_prompts: Number
     """null where it is not known"""
-    excess_points: Number = None
+    excess_points: Number
     """percentage points that it has more than the stage before, beyond the tolerance; null where it has no more"""
 
 
@@ -695,13 +694,13 @@ class ReportedLeak(ReportedCellName):
     """the stage that lacks the tokens which the one before it has"""
     facts: dict[str, Any]
     """the numbers behind it, such as sizes in tokens and failed transfers"""
-    stages: dict[str, ReportedStage] = {}
-    """in their order, the seconds saved left out; older reports lack it"""
-    saved_s: Number = None
-    """seconds of computing prompts that hits saved in a run; null where it is not known, and in older reports"""
-    clues: dict[str, float] | None = None
+    stages: dict[str, ReportedStage]
+    """in their order, the seconds saved left out"""
+    saved_s: Number
+    """seconds of computing prompts that hits saved in a run; null where it is not known"""
+    clues: dict[str, float] | None
     """what the servers counted that may explain why other tokens were found than computed; empty where nothing does, null
-    where nothing was computed, and in older reports"""
+    where nothing was computed"""
 
 
 class MissingRuns(ReportedCellName):
@@ -742,11 +741,10 @@ class CampaignResult(ResultPart):
     report_schema: Literal[1] = 1
     """raised when a key changes its meaning or goes"""
     answer: ReportedAnswer
-    steps: list[ReportedStep] = []
-    """what the answer's next steps are about, in their order; older reports lack it"""
+    steps: list[ReportedStep]
+    """what the answer's next steps are about, in their order"""
     campaign: ReportedCampaign
-    origin: ReportedOrigin = Field(default_factory=ReportedOrigin)
-    """older reports lack it"""
+    origin: ReportedOrigin
     engine: str
     weights: str
     hardware: list[dict[str, Any]]
@@ -759,49 +757,48 @@ class CampaignResult(ResultPart):
     common_levels: dict[str, int | None]
     """model -> level at which its cells are compared"""
     cells: list[ReportedCell]
-    runs: list[ReportedRun] = []
-    """of all cells; older reports lack it"""
+    runs: list[ReportedRun]
+    """of all cells"""
     comparisons: list[ReportedComparison]
     """arms with their baselines, then declared pairs"""
-    peak_comparisons: list[ReportedComparison] = []
-    """arms with their baselines, each at the level of its own best; older reports lack it"""
-    pairs: list[ReportedComparison] = []
-    """arms against each other in throughput: those that differ in one thing, then declared ones; older reports lack it"""
-    one_request: list[ReportedTimes] = []
-    """what one request took before the levels; older reports lack it"""
+    peak_comparisons: list[ReportedComparison]
+    """arms with their baselines, each at the level of its own best"""
+    pairs: list[ReportedComparison]
+    """arms against each other in throughput: those that differ in one thing, then declared ones"""
+    one_request: list[ReportedTimes]
+    """what one request took before the levels"""
     averages: list[Average]
     not_assessed: list[Gap]
     figures: list[ReportedFigure]
-    checks: list[CheckFinding] = []
-    """what checks found, in the order of the tables; older reports lack it, and predictions and levels"""
-    checks_made: Whole = None
-    """how many checks apply to what was measured, passed or not; older reports lack it"""
-    goodput_levels: dict[str, int | None] = {}
-    """model -> level at which its cells are compared by goodput; empty without limits, and in older reports"""
-    costs: list[ReportedCost] = []
-    """of each cell that was measured; empty without prices, and in older reports"""
-    ceilings: list[ReportedCeiling] = []
-    """of each arm whose tier's loads were counted; older reports lack it"""
-    kv_bytes_per_token: dict[str, ReportedKvBytes] = {}
-    """model -> bytes of a token in its KV cache; older reports lack it"""
-    required_counters: list[ReportedCounter] = []
-    """of each arm that was measured; older reports lack it"""
-    reuse: list[ReportedReuse] = []
-    """of each cell and level whose requests and caches are known; older reports lack it"""
-    predictions: list[Prediction] = []
-    tiers_needed: dict[str, TierNeeded] = {}
+    checks: list[CheckFinding]
+    """what checks found, in the order of the tables"""
+    checks_made: int
+    """how many checks apply to what was measured, passed or not"""
+    goodput_levels: dict[str, int | None]
+    """model -> level at which its cells are compared by goodput; empty without limits"""
+    costs: list[ReportedCost]
+    """of each cell that was measured; empty without prices"""
+    ceilings: list[ReportedCeiling]
+    """of each arm whose tier's loads were counted"""
+    kv_bytes_per_token: dict[str, ReportedKvBytes]
+    """model -> bytes of a token in its KV cache"""
+    required_counters: list[ReportedCounter]
+    """of each arm that was measured"""
+    reuse: list[ReportedReuse]
+    """of each cell and level whose requests and caches are known"""
+    predictions: list[Prediction]
+    tiers_needed: dict[str, TierNeeded]
     """model -> the size that was computed for its load; without models of which it is not known"""
-    leaks: list[ReportedLeak] = []
-    """of each cell whose prompt tokens are known by stage; older reports lack it"""
-    missing_runs: list[MissingRuns] = []
-    """in the order in which the campaign has its cells; older reports lack it"""
-    peaks_at_edge: list[ReportedCellName] = []
-    """cells with their peak at the first or last of several levels, in the order of peak_throughput_all.csv; older reports
-    lack it"""
-    known_defects: list[ReportedDefect] = []
-    """those that ended runs; older reports lack it"""
-    same_configurations: list[list[ReportedCellName]] = []
-    """cells of a model that ran the same configuration under different names; older reports lack it"""
+    leaks: list[ReportedLeak]
+    """of each cell whose prompt tokens are known by stage"""
+    missing_runs: list[MissingRuns]
+    """in the order in which the campaign has its cells"""
+    peaks_at_edge: list[ReportedCellName]
+    """cells with their peak at the first or last of several levels, in the order of peak_throughput_all.csv"""
+    known_defects: list[ReportedDefect]
+    """those that ended runs"""
+    same_configurations: list[list[ReportedCellName]]
+    """cells of a model that ran the same configuration under different names"""
 
     @cached_property
     def by_cell(self) -> dict[Cell, ReportedCell]:
@@ -855,7 +852,7 @@ class CampaignResult(ResultPart):
 
 
 def read_result(path: Path) -> CampaignResult:
-    """Return the result in a report.json, also of an earlier version. Raises ResultError, OSError."""
+    """Return the result in a report.json. Raises ResultError, OSError."""
     try:
         return CampaignResult.model_validate_json(path.read_bytes())
     except ValidationError as error:

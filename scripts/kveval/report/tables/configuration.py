@@ -12,7 +12,6 @@ from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import gpus_of
 from kveval.report.result.model import CampaignResult, ReportedOrigin, ReportedRun
-from kveval.report.tables.results import runs_requested
 from kveval.store.run_file import Run
 
 _WORKLOAD = {
@@ -41,7 +40,7 @@ def campaign_table(result: CampaignResult) -> Table:
     cells, campaign = result.cells, result.campaign
     present = sum(bool(cell.runs) for cell in cells)
     runs = sum(len(cell.runs) for cell in cells)
-    requested = [runs_requested(result, cell) for cell in cells]
+    requested = [cell.runs_requested for cell in cells]
     started = sorted(run.started[:16].replace("T", " ") for run in result.runs)
     facts = {
         "campaign": f"`{campaign.name}`",
@@ -49,9 +48,7 @@ def campaign_table(result: CampaignResult) -> Table:
         "runs measured": f"{runs} of {sum(requested)} ({_range(requested)} of each cell)",
         "models": ", ".join(result.common_levels),
         **_server_gpus(result.runs),
-        "measured between (UTC)": f"{started[0]} and {started[-1]}"
-        if started
-        else numerals.MISSING,
+        "measured between (UTC)": f"{started[0]} and {started[-1]}",
         "margin that does not matter": f"{100 * campaign.margin:g} %",
         "primary quantity": METRIC_TITLES[campaign.primary],
         "error rate": f"{campaign.alpha:g} for all verdicts on it together; for others, per model and quantity",

@@ -63,7 +63,7 @@ def arms_table(result: CampaignResult, model: str) -> Table:
     compared = {metric: result.with_baselines(metric) for metric in (THROUGHPUT, TTFT)}
     rows = []
     for cell in result.cells_of(model):
-        row = [arm_link(cell), f"{_runs_text(result, cell)}{_compared_runs(cell)}"]
+        row = [arm_link(cell), f"{_runs_text(cell)}{_compared_runs(cell)}"]
         for metric, comparisons in compared.items():
             comparison = comparisons.get(cell.cell)
             if comparison:
@@ -77,15 +77,10 @@ def arms_table(result: CampaignResult, model: str) -> Table:
     return Table(header, rows, frozenset({1, 2, 3, 5, 6}))
 
 
-def _runs_text(result: CampaignResult, cell: ReportedCell) -> str:
+def _runs_text(cell: ReportedCell) -> str:
     """The number of a cell's runs, with that of those requested where it is another."""
-    runs, requested = len(cell.runs), runs_requested(result, cell)
+    runs, requested = len(cell.runs), cell.runs_requested
     return f"{runs}" if runs == requested else f"{runs} of {requested}"
-
-
-def runs_requested(result: CampaignResult, cell: ReportedCell) -> int:
-    """Return the number of runs that the campaign asks for in a cell."""
-    return cell.runs_requested or result.campaign.runs
 
 
 def _compared_runs(cell: ReportedCell) -> str:
@@ -188,7 +183,7 @@ def peak_table(result: CampaignResult, model: str) -> Table:
     header += ["E2E p50 / p90, ms", "remarks"]
     rows = []
     for cell in result.cells_of(model):
-        requested, peak = runs_requested(result, cell), cell.peak
+        requested, peak = cell.runs_requested, cell.peak
         if peak is None:
             blank = [""] * (len(header) - 3)
             rows.append(

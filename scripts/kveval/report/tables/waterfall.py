@@ -60,10 +60,10 @@ def leak_sentences(result: CampaignResult) -> Iterator[str]:
 
 
 def _leaks(result: CampaignResult) -> list[ReportedLeak]:
-    """The cells whose stages are known, in the order of every table; none where no more is known than what was found."""
+    """The leaks in the order of every table; none where no more is known than what was found."""
     if all(leak.code == "unknown" for leak in result.leaks):
         return []
-    leaks = {leak.cell: leak for leak in result.leaks if leak.stages}
+    leaks = {leak.cell: leak for leak in result.leaks}
     return [leaks[cell] for cell in result.by_cell if cell in leaks]
 
 
