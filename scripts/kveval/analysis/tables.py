@@ -26,8 +26,6 @@ _TEXT = (
         "checks_warned",
         "checks_noted",
         "checks_findings",
-        # In tables of older versions.
-        "checks_messages",
         NOTES,
         "baseline",
         "reason",

@@ -1,7 +1,5 @@
 """Campaigns built to mislead: each gets no claim that it must not get, and what is like it and sound keeps its own."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -483,27 +481,6 @@ def test_wrong_answers_in_one_run_of_either_side_refuse_the_verdict(
         f"wrong answers, whose speed is no result: {scenario}, run {runs[0]}: {said}"
         in row["reason"]
     )
-
-
-@pytest.mark.parametrize(
-    ("check", "sentence", "reason"),
-    [
-        ("answers", "4 of 4 greedy answers changed", "wrong answers"),
-        ("level_failed", "the server died: {0}", "the server died: {0}"),
-    ],
-)
-def test_the_findings_in_tables_of_older_versions_count(
-    check: str, sentence: str, reason: str
-) -> None:
-    levels = campaign().drop(columns="checks_findings", errors="ignore")
-    old = {"name": check, "severity": "fail", "message": sentence, "where": ""}
-    levels["checks_messages"] = ""
-    wrong = levels["scenario"] == ARM
-    levels.loc[wrong, "checks_messages"] = json.dumps([old])
-    levels.loc[wrong, "checks_failed"] = check
-    row = judged(levels)
-    assert row["verdict"] == words.NOT_ASSESSED
-    assert reason in row["reason"] and sentence in row["reason"]
 
 
 def test_answers_that_were_not_checked_or_are_right_refuse_nothing() -> None:

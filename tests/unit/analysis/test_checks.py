@@ -315,17 +315,6 @@ def test_a_fact_is_plain() -> None:
         note("{shares}", shares={"tier": 0.5})
 
 
-def test_the_table_of_an_older_version_is_read_with_its_sentences() -> None:
-    old = '[{"name":"errors","severity":"warn","message":"1 of {9} failed","where":""}]'
-    (outcome,) = outcomes_of({"checks_messages": old})
-    assert (outcome.code, outcome.severity, outcome.facts) == ("errors", "warn", {})
-    assert outcome.message == "1 of {9} failed"
-    # What is found of it now joins what was found then.
-    table = pd.DataFrame([{"checks_messages": old}])
-    (row,) = add_outcomes(table, [[outcome]]).to_dict("records")
-    assert [each.message for each in outcomes_of(row)] == 2 * ["1 of {9} failed"]
-
-
 def facts(judged: checks_level.JudgedLevel, code: str) -> dict[str, Any]:
     (outcome,) = (
         outcome for outcome in run_checks(LEVEL_CHECKS, judged) if outcome.code == code

@@ -246,15 +246,14 @@ def test_a_check_has_the_facts_of_the_message_that_it_shows(
                 "message": "one run",
                 "facts": '{"runs":1,"p_holm":null}',
             },
-            {"severity": "fail", "check": "one_machine", "message": "of old"},
         ]
     )
     checks = tables.assign(model=None, level=None)
     changed = dataclasses.replace(measured, levels=levels, checks=checks)
-    late, runs, old = [
+    late, runs = [
         check
         for check in result_of(plan, changed).checks
-        if check.check in ("schedule", "replication", "one_machine")
+        if check.check in ("schedule", "replication")
     ]
     assert late.message == "1.5, nan of a {0}; b"
     assert late.facts == {
@@ -263,4 +262,3 @@ def test_a_check_has_the_facts_of_the_message_that_it_shows(
         "most_s": None,
     }
     assert runs.facts == {"runs": 1, "p_holm": None}
-    assert old.facts == {}

@@ -240,24 +240,6 @@ def test_checks_come_from_the_levels_and_from_the_campaigns_tables(
     assert "the last third is slower" in text
 
 
-def test_checks_in_tables_of_an_older_version_have_their_sentences(
-    campaign: Path,
-) -> None:
-    levels = levels_of_cell().drop(columns="checks_findings")
-    old = '[{"name":"errors","severity":"warn","message":"1 of 9 failed","where":""}]'
-    levels["checks_messages"] = ""
-    levels.loc[0, "checks_messages"] = old
-    write_tables(RESULTS / CELL, levels)
-    (RESULTS / "analysis").mkdir()
-    (RESULTS / "analysis" / "checks.csv").write_text(
-        "model,scenario,cpu_blocks,run,level,severity,rule,check,message\n"
-        "Qwen3-0.6B,native-offload,10000,,,fail,R2,one_measurement_per_cell,two ids\n"
-    )
-    assert [
-        (check["check"], check["message"]) for check in document(CELL)["checks"]
-    ] == [("one_measurement_per_cell", "two ids"), ("errors", "1 of 9 failed")]
-
-
 def test_an_arm_that_was_idle_is_said_to_be(campaign: Path) -> None:
     levels = levels_of_cell()
     levels["activity"] = "none"

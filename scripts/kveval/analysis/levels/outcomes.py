@@ -30,8 +30,6 @@ COLUMNS: Mapping[Severity, str] = {
 """The columns with the codes of a level's outcomes, `;`-joined."""
 FINDINGS = "checks_findings"
 """The column with the outcomes themselves, as JSON."""
-SENTENCES = "checks_messages"
-"""The column with the outcomes in tables of older versions, as JSON: finished sentences instead of words and facts."""
 LEVEL_FAILED = "level_failed"
 """The check that a level fails which could not be measured."""
 _OF_THROUGHPUT = ("steadiness",)
@@ -167,20 +165,17 @@ def _outcomes_text(outcomes: Sequence[Outcome]) -> str:
 
 
 def outcomes_of(row: Mapping[Any, Any]) -> list[Outcome]:
-    """Return the outcomes in a level's row; those of older versions have a finished sentence and no facts.
+    """Return the outcomes in a level's row.
 
     Raises msgspec.DecodeError for a row that `outcome_columns` did not make.
     """
-    if text := _text(row, FINDINGS):
-        outcomes = _OUTCOMES.decode(text)
-        if _NULL not in text:
-            return outcomes
-        return [
-            replace(outcome, facts=_with_nan(outcome.facts)) for outcome in outcomes
-        ]
-    if text := _text(row, SENTENCES):
-        return [old.outcome for old in _OLD_OUTCOMES.decode(text)]
-    return []
+    text = row.get(FINDINGS)
+    if not isinstance(text, str) or not text:
+        return []
+    outcomes = _OUTCOMES.decode(text)
+    if _NULL not in text:
+        return outcomes
+    return [replace(outcome, facts=_with_nan(outcome.facts)) for outcome in outcomes]
 
 
 def facts_text(facts: Mapping[str, Any]) -> str:
@@ -188,37 +183,16 @@ def facts_text(facts: Mapping[str, Any]) -> str:
     return msgspec.json.encode(_for_json(facts)).decode()
 
 
-def read_facts(text: object) -> dict[str, Any]:
-    """Return the facts in a cell that `facts_text` made; none where a table has no such cell."""
-    return _with_nan(_FACTS.decode(text)) if isinstance(text, str) and text else {}
-
-
-class _Old(msgspec.Struct, frozen=True):
-    """An outcome as older versions wrote it into SENTENCES."""
-
-    name: str
-    severity: Severity
-    message: str
-
-    @property
-    def outcome(self) -> Outcome:
-        """The outcome, with the sentence as its template."""
-        words = self.message.replace("{", "{{").replace("}", "}}")
-        return Outcome(self.name, self.severity, {}, words)
+def read_facts(text: str) -> dict[str, Any]:
+    """Return the facts in a cell that `facts_text` made."""
+    return _with_nan(_FACTS.decode(text))
 
 
 _NULL = "null"
 _INFINITY, _MINUS_INFINITY = msgspec.Raw(b"1e999"), msgspec.Raw(b"-1e999")
 # `float` reads a number beyond its range as infinity; msgspec refuses it.
 _OUTCOMES = msgspec.json.Decoder(list[Outcome], float_hook=float)
-_OLD_OUTCOMES = msgspec.json.Decoder(list[_Old])
 _FACTS = msgspec.json.Decoder(dict[str, Any], float_hook=float)
-
-
-def _text(row: Mapping[Any, Any], column: str) -> str:
-    """Return a row's text, "" where it has none."""
-    text = row.get(column)
-    return text if isinstance(text, str) else ""
 
 
 def _for_json(facts: Mapping[str, Any]) -> dict[str, Any]:

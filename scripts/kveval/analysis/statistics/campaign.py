@@ -17,7 +17,7 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT, partner, tables_by_cell
 from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.outcomes import FINDINGS, SENTENCES
+from kveval.analysis.levels.outcomes import FINDINGS
 from kveval.analysis.statistics import limits_met
 from kveval.analysis.statistics.comparison import (
     ComparisonBasis,
@@ -71,7 +71,7 @@ _NEEDED = (
         "run_started",
         "run_finished",
     ),
-    *("engine", "not_reached", FINDINGS, SENTENCES),
+    *("engine", "not_reached", FINDINGS),
     *(*COLUMNS, *INPUT_COLUMNS, *limits_met.COLUMNS),
 )
 # What is compared with what.

@@ -14,7 +14,7 @@ from kveval.analysis.cells import THROUGHPUT, parse_names
 from kveval.analysis.levels.activity import SWITCHED_OFF
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
-from kveval.analysis.levels.outcomes import FINDINGS, SENTENCES, outcomes_of
+from kveval.analysis.levels.outcomes import FINDINGS, outcomes_of
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.statistics.findings import ComparisonFinding, new_finding
 from kveval.analysis.statistics.sides import (
@@ -62,7 +62,7 @@ COLUMNS = (
     ),
     *("prefix_hit_ratio", "external_hit_ratio", "offload_load_bytes"),
     *("requests_preempted", "reloaded_tokens", "preemptions"),
-    *("checks_failed", FINDINGS, SENTENCES),
+    *("checks_failed", FINDINGS),
 )
 """Columns of a level that the inputs are read from."""
 # The check that fails if a tier does not have the cell's size.

@@ -34,7 +34,7 @@ def check_findings(measured: Measured) -> list[CheckFinding]:
     of_tables = checks[checks["level"].isna()] if len(checks) else checks
     for row in of_tables.to_dict("records"):
         cell = Cell.from_row(row) if isinstance(row["model"], str) else None
-        at = _At(0, 0, str(row["message"]), read_facts(row.get("facts")))
+        at = _At(0, 0, str(row["message"]), read_facts(row["facts"]))
         findings.append(_check_finding(row["check"], row["severity"], cell, [at]))
     return findings
 

@@ -199,7 +199,7 @@ def _checks_of_tables(source: CellFolder) -> list[Document]:
             "severity": row["severity"],
             "check": row["check"],
             "message": row["message"],
-            "facts": known_facts(read_facts(row.get("facts"))),
+            "facts": known_facts(read_facts(row["facts"])),
             "run": None,
             "level": None,
         }
