@@ -5,6 +5,7 @@ a measurement, with the content of a trace in place of its path; `to_json` write
 and `workload_of` reads it. What a level counts depends on the profile, see `kveval.load.levels`.
 """
 
+import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
@@ -42,10 +43,10 @@ _LENGTHS = (
 )
 _OF_TRACES = ("trace", "trace-streams")
 _OF_USERS = ("document_tokens", "document_spread", "pause_s", "arrive_s")
-# Keys that have come after ids were fixed: left out of what is hashed at their defaults.
-_LATER = ("prime", "prefix_zipf", *_OF_USERS)
 # Profiles whose prefixes GuideLLM draws.
 _DRAWN_PREFIXES = ("concurrent", "users", "constant", "poisson", "prefix-length")
+_OMITTED = Field(exclude_if=operator.not_)
+"""Of a key that is left out of ids and stored runs where it has no effect, as keys without a value are."""
 
 
 class WorkloadError(Failure):
@@ -221,13 +222,13 @@ class Workload(Strict):
     turns: PositiveInt = Field(
         1, description="questions, with their answers, of a conversation"
     )
-    document_tokens: CountInt = 0
+    document_tokens: Annotated[CountInt, _OMITTED] = 0
     """profile users: tokens of each user's own document, which the first question brings along; shared documents are
     prefixes"""
     document_spread: LengthSpread | None = Field(
         None, description="how document_tokens vary; not at all when left out"
     )
-    pause_s: Annotated[Number, Field(ge=0)] | Pause = 0.0
+    pause_s: Annotated[Annotated[Number, Field(ge=0)] | Pause, _OMITTED] = 0.0
     """profile users: seconds between an answer and the same user's next question: a number, or {mean: 20, stdev: 15},
     which are drawn for each pause"""
     arrive_s: Annotated[Number, Field(ge=0)] | None = None
@@ -236,10 +237,10 @@ class Workload(Strict):
     """tokens of a shared prefix; with profile prefix-length that is the level"""
     prefix_count: CountInt | PerLevel | WorkingSet = 0
     """number of distinct prefixes; {per_level: 2}: twice the level; {tokens: 200000}: what makes up 200,000 tokens"""
-    prefix_zipf: Annotated[Number, Field(ge=0, le=3)] = 0.0
+    prefix_zipf: Annotated[Number, Field(ge=0, le=3), _OMITTED] = 0.0
     """how unequal the popularity of prefixes is: conversations draw the k-th in proportion to 1 / k^prefix_zipf (Zipf's
     law; around 1 for much of what people read); 0: all equally often"""
-    prime: bool = False
+    prime: Annotated[bool, _OMITTED] = False
     """send every prefix once before each level, unmeasured, so that the level measures a cache in use"""
     seed: CountInt = Field(description="seed of prompts, draws and arrivals")
 
@@ -428,10 +429,9 @@ class Workload(Strict):
 
     def to_json(self) -> dict[str, Any]:
         """Return a definition as ids and stored runs have it: plain JSON values, without what is left out."""
-        # Ids hash this: a key that has come later is left out at its default, or all ids would change.
-        defaults = {name for name in _LATER if not self._is_given(name)}
-        absent = {"title", "trace"} | defaults
-        content = self.model_dump(mode="json", exclude=absent, exclude_none=True)
+        content = self.model_dump(
+            mode="json", exclude={"title", "trace"}, exclude_none=True
+        )
         if self.content is not None:
             content["trace"] = self.content.to_json()
         return content
