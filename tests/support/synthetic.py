@@ -292,6 +292,7 @@ def run_description(
         "budget": {
             "cpu_blocks": cpu_blocks,
             "tokens": 16 * cpu_blocks,
+            "requested_bytes": 16384 * cpu_blocks,
             "tier_bytes": 16384 * cpu_blocks,
         }
         | {"device_tokens": 17920},

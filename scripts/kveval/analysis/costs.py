@@ -48,11 +48,7 @@ class ServersPaid:
             specification.get("model") or {},
         )
         gpus = deployment.get("gpus", model.get("tensor_parallel_size", np.nan))
-        tier = (
-            run.budget.get("tier_bytes", run.budget.get("requested_bytes", np.nan))
-            if run.cell.cpu_blocks
-            else 0
-        )
+        tier = run.budget.get("tier_bytes", np.nan) if run.cell.cpu_blocks else 0
         store_bytes = (
             sum(map(_limit_bytes, specification.get("companions", ()))) if store else 0
         )

@@ -50,7 +50,7 @@ def server_of(versions: Mapping[str, Any]) -> ModelServer:
 
 
 def find_server(versions: Mapping[str, Any]) -> ModelServer | None:
-    """Return the server, given versions by program; None if they have no server, as in old results."""
+    """Return the server, given versions by program; None if they have no server, as in results of others."""
     return next((server for name, server in SERVERS.items() if name in versions), None)
 
 

@@ -113,7 +113,7 @@ class Answers(msgspec.Struct, frozen=True):
 
     `same`, `near_ties` and `changed` add up to `prompts`; `served_from`: "tier", "device" for an arm without a tier, or
     "none"; `served_tokens`: of all `prompt_tokens`, those that the cache had. `unchecked`: why this shows nothing.
-    `device`: of an arm with a tier, the same comparison with the device's own cache; older runs lack it.
+    `device`: of an arm with a tier, the same comparison with the device's own cache; None without one.
     """
 
     prompts: int = 0
@@ -133,7 +133,7 @@ class Answers(msgspec.Struct, frozen=True):
     def by_source(self) -> "dict[str, Answers]":
         """The comparisons, by what was to serve the repeated prompts: "tier" or "device"."""
         if self.device is None:
-            return {"tier" if self.served_from == "tier" else "device": self}
+            return {"device": self}
         return {"tier": self, "device": self.device}
 
     @property
@@ -240,12 +240,12 @@ class Run(msgspec.Struct, frozen=True):
     repeats: list[Repeat] = []
     # Of an imported run, what its names say.
     declared: dict[str, Any] = {}
-    # None for imports, and for runs that were measured before answers were checked.
+    # None for imports.
     answers: Answers | None = None
     # None for imports, and for runs that were measured before a request was timed.
     one_request: OneRequest | None = None
     gpu_conditions: list[GpuConditions] = []
-    # None for runs on a cluster, for imports, and for runs that were measured before this was probed.
+    # None for runs on a cluster, and for imports.
     copy_bandwidth: CopyBandwidth | None = None
     recording: dict[str, Any] = {}
     # The build that the arm names in place of what is installed; see docs/builds.md.

@@ -84,7 +84,7 @@ def test_why_a_request_was_not_timed_is_said_without_this_hosts_paths(
     ("found", "word"),
     [
         (
-            Answers(prompts=4, changed=2, served_from="tier"),
+            Answers(prompts=4, changed=2, served_from="tier", device=Answers()),
             "2 of 4 greedy answers changed when the tier served",
         ),
         (

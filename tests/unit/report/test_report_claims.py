@@ -133,6 +133,7 @@ def mechanism() -> tuple[ReportPlan, Measured]:
         budget = {
             "cpu_blocks": size,
             "tokens": 16 * size,
+            "requested_bytes": 16384 * size,
             "tier_bytes": 16384 * size,
             "device_tokens": 17_920,
         }

@@ -70,9 +70,7 @@ def _what_ran(run: Run) -> dict[str, Any]:
         "hardware": run.hardware.get("fingerprint"),
     }
     if not argv and not env:
-        facts["budget"] = run.budget.get(
-            "tier_bytes", run.budget.get("requested_bytes")
-        )
+        facts["budget"] = run.budget.get("tier_bytes")
     for name in ("source", "load_from_tier"):
         if name in specification:
             facts[name] = specification[name]

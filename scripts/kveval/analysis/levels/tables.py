@@ -247,9 +247,6 @@ def request_rows(reports: Sequence[tuple[int, LevelReport]]) -> pd.DataFrame:
 def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
     """The level, and its conditions: time, software and hardware, cache sizes, and what the load could reuse."""
     workload = run.workload
-    device = run.budget.get("device_tokens") or run.server.get("facts", {}).get(
-        "kv_cache_tokens"
-    )
     return {
         **run.cell.row,
         "run": run.run,
@@ -265,7 +262,7 @@ def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
         "hardware": machine(run),
         **gpu_conditions(run),
         "clock_offset_s": run.clock_offset_s,
-        "device_tokens": _number(device),
+        "device_tokens": _number(run.budget.get("device_tokens")),
         "tier_tokens": float(run.budget.get("tokens", np.nan))
         if run.cell.cpu_blocks
         else 0.0,

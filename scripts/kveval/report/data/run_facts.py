@@ -155,7 +155,7 @@ def tiers_of(run: Run) -> Tiers:
 
 def tier_size(run: Run) -> Size | None:
     """Return the size of a run's tier in host memory; None without a tier, or where the run does not say its bytes."""
-    size_bytes = run.budget.get("requested_bytes", run.budget.get("tier_bytes"))
+    size_bytes = run.budget.get("requested_bytes")
     if not run.cell.cpu_blocks or not size_bytes:
         return None
     return Size(run.cell.cpu_blocks, int(size_bytes))

@@ -29,9 +29,7 @@ def kv_bytes_of_models(
 
 def pinned_bytes(run: Run) -> int | None:
     """Return the host memory that a run's tier takes, bytes; None where it is no more than its size."""
-    budget = run.budget
-    held = budget.get("held_bytes")
-    size = budget.get("tier_bytes", budget.get("requested_bytes"))
+    held, size = run.budget.get("held_bytes"), run.budget.get("tier_bytes")
     return held if held and size and held > size else None
 
 
