@@ -117,7 +117,7 @@ MISTAKEN: dict[str, dict[str, Any] | str] = {
     "goodput": _changed(goodput={"ttft": 400}),
     "several": _changed(runs=0, workload="loads", seed="one"),
     "import": {**campaigns.IMPORTED, "import": "nowhere.csv"},
-    "import-trees": {**campaigns.IMPORTED, "import": [{"path": "old-results"}]},
+    "import-no-text": {**campaigns.IMPORTED, "import": ["old-results"]},
     "compare": {**campaigns.COMPARED, "compare": [{"campaign": "x", "label": "x"}]},
     "yaml": "name: broken\nserver: {vllm: 0.32.0\n",
     "tab": 'name: tabbed\nserver:\n\tvllm: "0.32.0"\n',

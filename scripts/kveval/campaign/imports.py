@@ -53,17 +53,11 @@ def named_on(scenario: str, label: str) -> str:
 
 
 def _sheet_name(value: object) -> object:
-    """Refuse trees in place of a sheet, and name the command that makes the sheet of them."""
+    """Refuse what is no text, and name the command that makes a sheet."""
     if isinstance(value, str):
         return value
-    trees = value if isinstance(value, list | tuple) else [value]
-    folders = [
-        str(tree["path"]) for tree in trees if isinstance(tree, dict) and "path" in tree
-    ]
-    raise Mistake(
-        f"names the sheet of the results, a text, which this writes: {sheet_command(folders)}",
-        "no_sheet",
-    )
+    message = "names the sheet of the results, a text, which this writes"
+    raise Mistake(f"{message}: {sheet_command()}", "no_sheet")
 
 
 def sheet_command(folders: Sequence[str] = (), sheet: str = "imports.csv") -> str:
