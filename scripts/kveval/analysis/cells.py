@@ -109,7 +109,7 @@ def kept_runs(comparison: pd.DataFrame) -> KeptRunsOfCells:
     If arms are compared with different runs of their baseline: those that most of them are compared with.
     """
     kept = KeptRunsOfCells()
-    if "runs_kept" not in comparison:
+    if comparison.empty:
         return kept
     as_arm: _MeansByCell = {}
     as_baseline: _MeansByCell = {}

@@ -180,9 +180,7 @@ def _without_answer(
 
 def _method_hash(comparisons: pd.DataFrame) -> str | None:
     """The hash of everything that may change a verdict on the same data; None if nothing was compared."""
-    if "method_hash" not in comparisons or comparisons.empty:
-        return None
-    return str(comparisons["method_hash"].iloc[0])
+    return None if comparisons.empty else str(comparisons["method_hash"].iloc[0])
 
 
 def comparison_results(

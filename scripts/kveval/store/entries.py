@@ -215,13 +215,12 @@ def _pointer_files(results: Path, store: Path) -> Iterator[Path]:
 def _pointer(path: Path, base: Path) -> Pointer:
     try:
         content = json.loads(path.read_text())
-        sha256 = content.get("sha256")
         return Pointer(
             path,
             str(content["measurement"]),
             int(content["run"]),
             base / content["path"],
-            sha256,
+            str(content["sha256"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Pointer(path, None, None, None, None)

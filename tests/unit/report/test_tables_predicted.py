@@ -6,6 +6,7 @@ import pandas as pd
 from tests.support.report_text import plain_table
 
 from kveval.analysis.cell_benefits import COLUMNS
+from kveval.analysis.statistics.findings import INPUTS
 from kveval.campaign.cell import Cell
 from kveval.report.build_result import (
     comparison_results,
@@ -66,6 +67,7 @@ COMPARED = pd.DataFrame(
             "level": 2,
         }
         | {"verdict": "better", "reason": "", "family": "primary", "cost_percent": 0.0}
+        | {f"basis_{name}": "" for name in INPUTS}
     ]
 )
 EMPTY = pd.DataFrame(columns=["model", "scenario", "cpu_blocks", "level", "metric"])

@@ -325,6 +325,7 @@ def test_another_copy_of_the_workflow_keeps_what_its_campaigns_and_results_refer
             "measurement": extra.parent.name,
             "run": 1,
             "path": f"results/measurements/{extra.parent.name}/run-1",
+            "sha256": "0" * 64,
         },
     )
     store = Store(workflow / "results" / "measurements")

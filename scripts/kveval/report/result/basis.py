@@ -11,13 +11,8 @@ from kveval.report.result.model import ReportedFinding
 
 
 def basis_of(row: Mapping[Any, Any]) -> dict[str, str]:
-    """Return input -> what is known of it, of a row of comparison.csv; nothing of one without these columns."""
-    columns = {name: f"basis_{name}" for name in INPUTS}
-    return {
-        name: text_or_blank(row[column])
-        for name, column in columns.items()
-        if column in row
-    }
+    """Return input -> what is known of it, of a row of comparison.csv."""
+    return {name: text_or_blank(row[f"basis_{name}"]) for name in INPUTS}
 
 
 def findings_of(row: Mapping[Any, Any]) -> list[ReportedFinding]:

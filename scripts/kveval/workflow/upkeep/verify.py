@@ -253,7 +253,7 @@ def _wrong_link(link: Pointer, known: Mapping[str, Verdict]) -> tuple[str, str] 
     if verdict.state == "damaged":
         return "", ""
     try:
-        matches = link.sha256 in (None, sha256_file(link.place / SUMS))
+        matches = link.sha256 == sha256_file(link.place / SUMS)
     except OSError:
         return None
     return (
