@@ -1,9 +1,10 @@
 import contextlib
 import dataclasses
+import functools
 import importlib
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib.image
@@ -25,7 +26,13 @@ from kveval.report.data.run_facts import tiers_of
 from kveval.report.data.style import arm_style
 from kveval.report.figures import arms, names
 from kveval.report.figures.axes import NARROW_WIDTH, WIDTH, NothingToDraw, panels
-from kveval.report.figures.draw import FigureError, draw, write_family, write_figure
+from kveval.report.figures.draw import (
+    STYLE,
+    FigureError,
+    draw,
+    write_family,
+    write_figure,
+)
 from kveval.report.figures.names import (
     FAMILIES,
     FIGURES,
@@ -56,6 +63,20 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def data(recording: Path) -> FigureData:
     """Two of the models with an arm of each kind and both tier sizes, and one recording for all of it."""
     return made_of(campaign.cells(MODELS, ARMS), recording)
+
+
+@pytest.fixture(scope="module")
+def wide(data: FigureData) -> Callable[[str], Figure]:
+    """Draws a figure of all the data, once for all tests: they change nothing of it."""
+    return functools.cache(lambda name: draw(name, data))
+
+
+@pytest.fixture
+def coarse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have files of figures drawn with few pixels, for tests that do not look at them."""
+    style = tmp_path / "coarse.mplstyle"
+    style.write_text(f"{STYLE.read_text()}\nsavefig.dpi: 40\n")
+    monkeypatch.setattr("kveval.report.figures.draw.STYLE", style)
 
 
 @pytest.fixture(scope="module")
@@ -108,12 +129,14 @@ def words_of(figure: Figure) -> set[str]:
     return {word for text in texts(figure) for word in text.split()}
 
 
-def test_a_figure_says_how_large_the_tiers_are(data: FigureData) -> None:
+def test_a_figure_says_how_large_the_tiers_are(
+    data: FigureData, wide: Callable[[str], Figure]
+) -> None:
     of_both = "10K is 17.1 to 24.4 GiB (10,000 blocks), 20K is 48.8 GiB (20,000 blocks)"
-    assert f"tiers in host memory: {of_both}" in texts(draw("effect_plot", data))
-    of_one = draw("throughput_curve_Qwen3-0.6B_all", data)
+    assert f"tiers in host memory: {of_both}" in texts(wide("effect_plot"))
+    of_one = wide("throughput_curve_Qwen3-0.6B_all")
     assert "tiers in host memory: 10K is 17.1 GiB (10,000 blocks)" in texts(of_one)
-    capacities = texts(draw("working_set", data))
+    capacities = texts(wide("working_set"))
     assert {
         "17.1 GiB (10,000 blocks): 160,000",
         "24.4 GiB (10,000 blocks): 160,000",
@@ -122,8 +145,10 @@ def test_a_figure_says_how_large_the_tiers_are(data: FigureData) -> None:
     assert not any("tiers in" in text for text in texts(draw("effect_plot", without)))
 
 
-def test_sizes_of_tiers_have_an_axis_of_gib_and_one_of_blocks(data: FigureData) -> None:
-    figure = draw("reuse_by_tier_size", data)
+def test_sizes_of_tiers_have_an_axis_of_gib_and_one_of_blocks(
+    wide: Callable[[str], Figure],
+) -> None:
+    figure = wide("reuse_by_tier_size")
     figure.draw_without_rendering()
     panel = figure.axes[0]
     (below,) = panel.child_axes
@@ -199,9 +224,9 @@ def test_names_with_a_model_stand_for_one_figure_per_model() -> None:
 
 @pytest.mark.parametrize("name", figure_names(MODELS[1:]))
 def test_every_figure_draws_with_its_units_and_its_footer(
-    name: str, data: FigureData, tmp_path: Path
+    name: str, data: FigureData, wide: Callable[[str], Figure], tmp_path: Path
 ) -> None:
-    figure = draw(name, data)
+    figure = wide(name)
     output = tmp_path / f"{name}.png"
     figure.savefig(output, dpi=DPI)
     image = matplotlib.image.imread(output)
@@ -239,6 +264,7 @@ def test_the_same_data_give_the_same_bytes(
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
+@pytest.mark.usefixtures("coarse")
 def test_a_figure_is_drawn_once_for_each_file(
     small: FigureData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +367,7 @@ def test_labels(cell: Cell, label: str) -> None:
     assert cell.label == label
 
 
+@pytest.mark.usefixtures("coarse")
 def test_what_was_not_recorded_is_said_and_not_drawn_as_zero(
     data: FigureData, tmp_path: Path
 ) -> None:
@@ -424,6 +451,7 @@ def test_a_plan_leaves_out_families_that_have_no_answer(
     assert set(families_of(Extent(levels, models))) == families
 
 
+@pytest.mark.usefixtures("coarse")
 def test_a_campaign_of_one_level_has_the_figures_chosen_for_it(
     recording: Path, tmp_path: Path
 ) -> None:
