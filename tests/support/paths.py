@@ -1,5 +1,7 @@
 """Where things lie in the repository."""
 
+import contextlib
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,7 +27,7 @@ def library_files(root: Path = SCRIPTS) -> Iterator[Path]:
 def copy_parts(folder: Path, parts: Iterable[str]) -> Path:
     """Copy files and folders of the repository into `folder`, which is made if it is not there.
 
-    Compiled modules are copied, too: each copy would compile all of them again. What another process is writing at the
+    Compiled modules are there, too: each copy would compile all of them again. What another process is writing at the
     moment is not.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -33,7 +35,18 @@ def copy_parts(folder: Path, parts: Iterable[str]) -> Path:
     for part in parts:
         source = REPOSITORY / part
         if source.is_dir():
-            shutil.copytree(source, folder / part, ignore=unfinished)
+            shutil.copytree(
+                source, folder / part, ignore=unfinished, copy_function=copy_or_link
+            )
         else:
             shutil.copy2(source, folder / part)
     return folder
+
+
+def copy_or_link(source: str, target: str) -> None:
+    """Copy a file; link a compiled module, half of all files, which Python replaces and never writes into."""
+    if source.endswith(".pyc"):
+        with contextlib.suppress(OSError):
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)

@@ -15,7 +15,7 @@ import yaml
 from tests.support.command import kveval
 from tests.support.fault_chain import ADOPTED
 from tests.support.loaded import run_snakemake, snakemake
-from tests.support.paths import copy_parts
+from tests.support.paths import copy_or_link, copy_parts
 
 from kveval.configuration.loading import load_config
 from kveval.host import hardware
@@ -79,7 +79,9 @@ def measured(tmp_path_factory) -> Path:
 @pytest.fixture
 def workflow(measured, tmp_path) -> Path:
     """A copy to change, at another place: moving a repository is no reason to measure, either."""
-    shutil.copytree(measured, tmp_path / "moved", symlinks=True)
+    shutil.copytree(
+        measured, tmp_path / "moved", symlinks=True, copy_function=copy_or_link
+    )
     return tmp_path / "moved"
 
 
