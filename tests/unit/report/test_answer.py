@@ -1,6 +1,7 @@
 """The answer of a campaign in every state that a comparison can be in."""
 
 import dataclasses
+import functools
 import math
 
 import msgspec
@@ -23,7 +24,9 @@ from kveval.report.result.model import ReportedAnswer
 from kveval.report.tables.results import TTFT, values_text
 
 
+@functools.cache
 def answer(name: str) -> ReportedAnswer:
+    """The answer of a campaign; its tests share it and change it nowhere."""
     return answer_of(*CAMPAIGNS[name]())
 
 
