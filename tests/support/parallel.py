@@ -10,10 +10,11 @@ from xdist.scheduler import LoadScopeScheduling
 REAL = "tests/e2e"
 STAND_IN_CLUSTER = "tests/cluster/test_kubernetes_"
 REPORT = "tests/unit/report"
-# Both chains come first. What is short comes last, and fills the processes to the end.
+# What stays together in one process comes first: the two chains, then the reports, which one process would otherwise
+# end with alone. What is short comes last, and fills the processes to the end.
 _TURNS = (
-    *(REAL, STAND_IN_CLUSTER, "tests/cluster"),
-    *("tests/workflow", "tests/gates", REPORT, "tests/unit"),
+    *(REAL, STAND_IN_CLUSTER, "tests/cluster", REPORT),
+    *("tests/workflow", "tests/gates", "tests/unit"),
 )
 _NICE = 5
 
