@@ -39,6 +39,11 @@ def default():
     return load_config(CONFIG / "config.yaml", CONFIG)
 
 
+@pytest.fixture(scope="module")
+def schema():
+    return json_schema()
+
+
 def test_the_default_campaign_shows_a_tier_too_small_and_one_large_enough(default):
     assert [cell.path for cell in default.cells] == [
         "Qwen3-0.6B/no-offload/0",
@@ -145,31 +150,31 @@ def test_memory_pressure_is_a_derived_scenario_with_a_baseline_of_its_own(tmp_pa
     )
 
 
-def test_the_schema_in_the_repository_is_the_models_own():
-    assert json.loads((CONFIG / "schema.json").read_text()) == json_schema()
+def test_the_schema_in_the_repository_is_the_models_own(schema):
+    assert json.loads((CONFIG / "schema.json").read_text()) == schema
 
 
-def test_the_schema_refers_only_to_what_it_defines():
-    text = json.dumps(json_schema())
+def test_the_schema_refers_only_to_what_it_defines(schema):
+    text = json.dumps(schema)
     used = {part.split('"')[0] for part in text.split('"$ref": "#/$defs/')[1:]}
-    assert used <= json_schema()["$defs"].keys()
+    assert used <= schema["$defs"].keys()
     assert {
         "models.yaml",
         "scenarios.yaml",
         "workloads.yaml",
         "metrics.yaml",
-    } <= json_schema()["$defs"].keys()
+    } <= schema["$defs"].keys()
 
 
 @pytest.mark.parametrize(("extends", "valid"), [("default", True), (None, False)])
 def test_only_a_campaign_that_extends_another_may_give_some_keys_of_a_workload(
-    extends, valid
+    schema, extends, valid
 ):
     campaign = yaml.safe_load((CONFIG / "campaigns/laptop-users.yaml").read_text())
     campaign["workloads"] = {"readers": {"pause_s": 0}}
     if extends:
         campaign["extends"] = extends
-    assert jsonschema.Draft202012Validator(json_schema()).is_valid(campaign) == valid
+    assert jsonschema.Draft202012Validator(schema).is_valid(campaign) == valid
 
 
 def test_importing_the_configuration_is_light():
@@ -185,10 +190,10 @@ def test_importing_the_configuration_is_light():
     assert done.stdout.strip() == "[]"
 
 
-def test_the_command_line_prints_the_schema(capsys, monkeypatch):
+def test_the_command_line_prints_the_schema(schema, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["kveval.campaign", "--schema"])
     runpy.run_module("kveval.campaign", run_name="__main__")
-    assert json.loads(capsys.readouterr().out) == json_schema()
+    assert json.loads(capsys.readouterr().out) == schema
 
 
 def test_what_is_measurable_but_pointless_is_noted(tmp_path):

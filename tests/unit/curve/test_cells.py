@@ -46,16 +46,22 @@ import itertools, json, sys
 from random import Random
 from guidellm.data.deserializers.synthetic import _SyntheticTextExamplesIterable
 from guidellm.schemas.data.deserializers import SyntheticTextDataArgs
-text, seed, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-pairs = (part.split("=") for part in text.split(","))
-made, names = _SyntheticTextExamplesIterable, itertools.count()
-source = made.__new__(made)
-source.config = SyntheticTextDataArgs(**(json.loads(text) if text[0] == "{" else dict(pairs)))
-source._create_prompt = lambda *_: str(next(names))
-drawing = Random(Random(seed).getrandbits(32) + 3)
-drawn = itertools.islice(source._create_prefix_iter(None, drawing), count)
-print(json.dumps([*map(int, drawn)]))
+
+
+def drawn(text, seed, count):
+    pairs = (part.split("=") for part in text.split(","))
+    made, names = _SyntheticTextExamplesIterable, itertools.count()
+    source = made.__new__(made)
+    source.config = SyntheticTextDataArgs(**(json.loads(text) if text[0] == "{" else dict(pairs)))
+    source._create_prompt = lambda *_: str(next(names))
+    drawing = Random(Random(seed).getrandbits(32) + 3)
+    return [*map(int, itertools.islice(source._create_prefix_iter(None, drawing), count))]
+
+
+print(json.dumps([drawn(*asked) for asked in json.loads(sys.argv[1])]))
 """
+# Prefixes, and how unevenly they are drawn.
+SHARED = [(50, 1.0), (5000, 1.2), (30, 0.0)]
 
 
 @pytest.fixture(scope="module")
@@ -319,17 +325,30 @@ def test_demands_have_the_pauses_after_each_answer(readers):
     assert one.pauses_s.mean() == pytest.approx(8 * 4 / 5, rel=0.4)
 
 
+def sharing(laptop, count, zipf):
+    """A load whose prompts share prefixes."""
+    return laptop.workload.definition.replace(
+        prefix_tokens=320, prefix_count=count, prefix_zipf=zipf, prime=False
+    )
+
+
+@pytest.fixture(scope="module")
+def drawn(laptop):
+    """The prefixes of the first 300 prompts of each load, as GuideLLM draws them; its start takes most of it."""
+    loads = [sharing(laptop, *shared) for shared in SHARED]
+    asked = [
+        [data_argument(load, 2), levels_of(load, 1)[0].seed, 300] for load in loads
+    ]
+    argv = [str(PYTHON), "-c", DRAWN, json.dumps(asked)]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    return dict(zip(SHARED, json.loads(said), strict=True))
+
+
 @pytest.mark.e2e
 @pytest.mark.skipif(
     not PYTHON.exists(), reason="no server environment: bash scripts/setup.sh server"
 )
-@pytest.mark.parametrize(("count", "zipf"), [(50, 1.0), (5000, 1.2), (30, 0.0)])
-def test_prefixes_are_drawn_as_guidellm_draws_them(laptop, count, zipf):
-    workload = laptop.workload.definition.replace(
-        prefix_tokens=320, prefix_count=count, prefix_zipf=zipf, prime=False
-    )
-    prompts = prompts_of(workload, 2, 1, 32, requests=300)
-    seed = levels_of(workload, 1)[0].seed
-    argv = [str(PYTHON), "-c", DRAWN, data_argument(workload, 2), str(seed), "300"]
-    drawn = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    assert prompts.first_ids.tolist() == [10 * prefix for prefix in json.loads(drawn)]
+@pytest.mark.parametrize(("count", "zipf"), SHARED)
+def test_prefixes_are_drawn_as_guidellm_draws_them(laptop, drawn, count, zipf):
+    prompts = prompts_of(sharing(laptop, count, zipf), 2, 1, 32, requests=300)
+    assert prompts.first_ids.tolist() == [10 * prefix for prefix in drawn[count, zipf]]
