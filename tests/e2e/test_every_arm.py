@@ -59,7 +59,7 @@ pytestmark = [
 # as many requests, some of each have come again.
 REQUESTS = 25
 # Requests a minute, and how long: as many requests more slowly for arms with too few on a slow machine.
-PACES = ((120, 20), (60, 42))
+PACES = ((120, 16), (60, 42))
 
 
 @pytest.fixture(scope="module")
