@@ -3,13 +3,12 @@
 Snakemake is real; the measurements are adopted, so that nothing is measured.
 """
 
-import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 from tests.support.fault_chain import ADOPTED
+from tests.support.loaded import run_snakemake as snakemake
 from tests.support.tree import workflow_copy
 from tests.workflow.test_reruns import fill_store
 
@@ -31,19 +30,6 @@ def adopted(folder: Path) -> tuple[list[str], str]:
     code, output = snakemake(folder, *pointers)
     assert code == 0, output
     return pointers, output
-
-
-def snakemake(folder: Path, *arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        ["snakemake", "--cores", "2", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=900,
-    )
-    return done.returncode, done.stdout
 
 
 def last_words(output: str) -> str:

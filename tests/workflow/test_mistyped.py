@@ -1,11 +1,10 @@
 """What a user mistypes on the command line or in a file: a line that says what is wrong, and no traceback."""
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
 from tests.support.command import kveval
+from tests.support.loaded import run_snakemake
 from tests.support.tree import workflow_copy
 
 pytestmark = pytest.mark.workflow
@@ -19,19 +18,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def refusal(folder: Path, *arguments: str) -> str:
     """The last lines of a snakemake that refuses to start."""
-    done = subprocess.run(
-        ["snakemake", "-n", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": ""},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode not in (0, None)
-    assert "Traceback" not in done.stdout
-    assert 'File "' not in done.stdout
-    return done.stdout.rstrip().splitlines()[-1]
+    code, output = run_snakemake(folder, "-n", *arguments)
+    assert code != 0
+    assert "Traceback" not in output
+    assert 'File "' not in output
+    return output.rstrip().splitlines()[-1]
 
 
 # What is said of other targets: tests/unit/workflow/test_console.py. Here is one of each way on which Snakemake asks.
