@@ -28,6 +28,7 @@ from tests.support.fault_chain import (
     without_figures,
     workflow_copy,
 )
+from tests.support.loaded import snakemake_command
 from tests.support.report_text import whole_report
 
 from pcp_parquet.parquet.reading import describe, series
@@ -71,7 +72,10 @@ def snakemake(
     folder: Path, cluster: Cluster, *arguments: str
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        ["snakemake", "--cores", "2", *arguments, "--configfile", "campaign.yaml"],
+        [
+            *snakemake_command(),
+            *("--cores", "2", *arguments, "--configfile", "campaign.yaml"),
+        ],
         cwd=folder,
         env={
             **os.environ,
