@@ -54,6 +54,10 @@ class FakeServer:
     tier_tokens: int = 0
     tier_serves: bool = True
     tier_answers_wrongly: bool = False
+    tie_nats: float | None = None
+    """By how much the second token that is computed for a prompt is likelier than the one that the tier gives; None: it
+    gives that one. It is the first prompt that the tier serves."""
+    tied_prompt: str = ""
     answers_vary: bool = False
     """Whether each computation gives another answer."""
     metrics_open: bool = True
@@ -108,6 +112,9 @@ class FakeServer:
         if (tier and self.tier_answers_wrongly) or self.answers_vary:
             seed += self.requests
         answer = [(seed + place) % 4096 for place in range(body["max_tokens"])]
+        if tier and self.tie_nats is not None:
+            self.tied_prompt = self.tied_prompt or body["prompt"]
+            answer[1] = (answer[1] + (body["prompt"] == self.tied_prompt)) % 4096
         return prompt, device + tier, answer
 
     def metrics(self) -> str:
@@ -237,6 +244,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not body.get("stream"):
             # What judges a difference: these are the only likely tokens.
             likely = [{f"token_id:{token}": 0.0} for token in tokens]
+            if state.tie_nats is not None:
+                computed, other = ((tokens[0] + more) % 4096 for more in (1, 2))
+                likely[1] = {
+                    f"token_id:{computed}": -0.5,
+                    f"token_id:{other}": -0.5 - state.tie_nats,
+                }
             choice["logprobs"] = {"top_logprobs": likely}
             self.answer({"choices": [choice], "usage": usage})
             return

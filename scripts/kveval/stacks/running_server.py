@@ -21,7 +21,7 @@ class Completion:
     """A greedy answer: its tokens and, if requested, the likeliest at each place with their log-probabilities, nats."""
 
     prompt_tokens: int
-    tokens: Sequence[str]
+    tokens: tuple[str, ...]
     likeliest: Sequence[Mapping[str, float]] = ()
 
 

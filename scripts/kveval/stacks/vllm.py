@@ -486,7 +486,7 @@ class Vllm(ModelServer):
             places = choice["logprobs"]["top_logprobs"] if likeliest else []
             return Completion(
                 int(answer["usage"]["prompt_tokens"]),
-                [str(token) for token in choice["token_ids"]],
+                tuple(map(str, choice["token_ids"])),
                 [_by_token_id(place) for place in places],
             )
         except (LookupError, TypeError):

@@ -224,11 +224,11 @@ def completion(*margins: float, tokens: Sequence[str] = ()) -> Completion:
         for place, margin in enumerate(margins)
     ]
     return Completion(
-        100, tokens or [f"a{place}" for place in range(len(margins))], top
+        100, tuple(tokens or (f"a{place}" for place in range(len(margins)))), top
     )
 
 
-SAME = Completion(100, ["z"])
+SAME = Completion(100, ("z",))
 
 
 @pytest.mark.parametrize(

@@ -169,6 +169,16 @@ def test_wrong_answers_from_the_tier_are_told_unless_computed_ones_differ_too() 
     assert "two computations" in varying["answers"]["why"]
 
 
+@pytest.mark.parametrize(
+    ("tie_nats", "state"), [(0.0, "near ties"), (0.031, "near ties"), (3.0, "changed")]
+)
+def test_a_near_tie_is_no_changed_answer(tie_nats: float, state: str) -> None:
+    document = attached(FakeServer(tier_tokens=400_000, tie_nats=tie_nats))
+    assert document["answers"]["state"] == state
+    assert document["answers"]["same"] == 2
+    assert ("differ from computed ones" in document["next"][0]) == (state == "changed")
+
+
 @pytest.mark.parametrize("emptying_open", [True, False])
 def test_the_retained_capacity_is_that_of_the_tier(emptying_open: bool) -> None:
     state = FakeServer(
