@@ -4,6 +4,8 @@ Names and paths are those of its releases 0.5.10 to 0.5.23 (sglang/srt/entrypoin
 observability/metrics_collector.py there).
 """
 
+import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -19,9 +21,10 @@ from kveval.stacks.running_server import (
 from kveval.stacks.talk import Ask
 
 _CACHED = "sglang:cached_tokens_total"
-_DEVICE = (f'{_CACHED}{{cache_source="device"',)
+_SOURCE = re.compile(rf'{_CACHED}\{{(?:.*,)?cache_source="([^"]*)"')
+_DEVICE = ("device",)
 # Behind "storage" some releases name the kind of storage.
-_TIERS = (f'{_CACHED}{{cache_source="host"', f'{_CACHED}{{cache_source="storage')
+_TIERS = ("host", "storage")
 _INFO_PATHS = ("/server_info", "/get_server_info")
 
 
@@ -55,13 +58,22 @@ class Sglang(RunningServer):
     ) -> float | None:
         """Return the sum over the sources of a tier, host memory and storage, or the device's.
 
-        A source appears when it first serves, so one that is absent has served nothing.
+        A source appears when it first serves, so one that is absent has served nothing. None where the counter is there
+        and tells none of these sources, as where it has a total alone.
         """
         if not counters:
             return None
+        by_source: dict[str, float] = defaultdict(float)
+        for name, value in counters.items():
+            if match := _SOURCE.match(name):
+                by_source[match[1]] += value
+        told = any(source.startswith((*_DEVICE, *_TIERS)) for source in by_source)
+        if _CACHED in counters and not told:
+            return None
         sources = _TIERS if tier else _DEVICE
-        served = (value for name, value in counters.items() if name.startswith(sources))
-        return sum(served)
+        return sum(
+            value for source, value in by_source.items() if source.startswith(sources)
+        )
 
     def facts(self, samples: Sequence[MetricSample], ask: Ask) -> RunningFacts:
         """Return what its arguments tell, and the sizes among its metrics, which count tokens of one rank."""
