@@ -490,6 +490,17 @@ def test_every_run_is_a_dot_beside_the_mean_and_its_interval(recording: Path) ->
     assert low < runs[0] < runs[-1] < high
 
 
+def test_a_level_at_which_no_run_observed_a_first_token_is_an_empty_panel(
+    recording: Path,
+) -> None:
+    data = made_of([Cell("Qwen3-0.6B", "no-offload", 0)], recording, levels=(2, 8))
+    levels = data.levels.copy()
+    levels.loc[levels["level"] == 8, ["ttft_ms_p50", "ttft_ms_p90"]] = np.nan
+    axes = draw("ttft_by_arm", dataclasses.replace(data, levels=levels)).axes
+    dots = [len(panel.collections[0].get_offsets()) for panel in axes]
+    assert dots == [len(levels) // 2] * 2 + [0] * 2
+
+
 @pytest.mark.parametrize("spread", [1.2, 1.9, 3.0])
 def test_an_interval_ends_before_its_label_or_goes_on_with_an_arrow(
     spread: float,

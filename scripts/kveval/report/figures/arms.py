@@ -165,11 +165,12 @@ def _bars(
     its edge is drawn, and the mean stands behind that.
     """
     known = rows.dropna(subset=["value"])
-    arms = [Cell.from_row(row).label for row in known.to_dict("records")]
+    labels = [Cell.from_row(row).label for row in known.to_dict("records")]
+    arms = pd.Series(labels, known.index, dtype=object)
     highest = axis_maximum(known["value"]) if len(known) else 1.0
     texts: dict[int, tuple[str, float, tuple[float, float]]] = {}
     for place, (cell, note) in enumerate(zip(cells, notes, strict=True)):
-        of_arm = known[[arm == cell.label for arm in arms]]
+        of_arm = known[arms == cell.label]
         colour = data.style_of(cell).colour
         axes.scatter(
             of_arm["value"],
