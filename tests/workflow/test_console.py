@@ -41,15 +41,6 @@ def last_words(output: str) -> str:
     )[-1]
 
 
-def test_a_target_that_is_a_command_now_names_it_and_ends_with_2(
-    folder: Path,
-) -> None:
-    code, output = snakemake(folder, "report", "prune", "--config", "prune=failed")
-    assert code == 2
-    assert output.endswith("\n  kveval prune --delete --kind failed\n")
-    assert "Traceback" not in output
-
-
 def test_a_cell_asked_for_by_path_counts_its_own_runs_and_is_named_at_the_end(
     folder: Path, adopted: tuple[list[str], str]
 ) -> None:
