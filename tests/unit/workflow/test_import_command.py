@@ -74,8 +74,10 @@ def test_what_is_no_folder_and_a_sheet_with_mistakes_are_refused(tree: Path) -> 
     assert "did you mean model" in wrong.stderr
 
 
-def test_a_campaign_of_trees_is_answered_with_the_command(folder: Path) -> None:
-    Path("old.yaml").write_text("name: old\nimport: [{path: tree}]\n")
-    done = kveval("plan", "old.yaml")
+def test_a_campaign_that_names_no_sheet_is_answered_with_the_command(
+    folder: Path,
+) -> None:
+    Path("mine.yaml").write_text("name: mine\nimport: [{path: tree}]\n")
+    done = kveval("plan", "mine.yaml")
     assert done.exit_code == 2
-    assert "kveval import tree --sheet imports.csv" in done.stderr
+    assert "kveval import FOLDER --sheet imports.csv" in done.stderr

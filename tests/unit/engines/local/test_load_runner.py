@@ -13,6 +13,7 @@ import pytest
 import yaml
 from tests.support.fault_chain import CAMPAIGN, CELL, stand_in_environment
 from tests.support.paths import REPOSITORY
+from tests.support.testbed import wait_until
 
 from kveval.configuration.loading import load_config
 from kveval.engines.job import Job
@@ -81,7 +82,8 @@ def test_generators_of_the_first_levels_stand_still_until_their_turn(
     stopped = psutil.STATUS_STOPPED
     with place.runner.preparing(place.levels):
         assert len(place.states) == 2
-    assert place.states == [stopped, stopped]
+    # The signal takes a while to arrive on a busy machine.
+    wait_until(lambda: place.states == [stopped, stopped], "both stand still", 60)
     results = [place.generate(level) for level in place.levels]
     assert [states[1:] for states in place.states_at_sending] == [[stopped], [], []]
     assert stopped not in [states[0] for states in place.states_at_sending]
