@@ -65,30 +65,33 @@ def test_snakemakes_own_report_shows_what_it_did(results: Path) -> None:
 
 def shown(page: str) -> dict[str, Any]:
     """Return path -> section, labels and caption of every file in Snakemake's report."""
-    files, sections = (value(page, name) for name in ("results", "categories"))
-    found = {}
-    for section, parts in sections.items():
-        for part, paths in parts.items():
-            for path in paths:
-                file = files[path]
-                found[path] = {
-                    "section": f"{section}: {part}",
-                    "labels": ", ".join(
-                        f"{name}: {label}" for name, label in file["labels"].items()
-                    ),
-                    "caption": plain(file["caption"]),
-                }
-    assert found.keys() == files.keys()
-    return dict(sorted(found.items()))
+    files, categories = (value_of(page, name) for name in ("results", "categories"))
+    section_of = {
+        path: f"{category}: {part}"
+        for category, parts in categories.items()
+        for part, paths in parts.items()
+        for path in paths
+    }
+    assert section_of.keys() == files.keys()
+    return {path: entry(section_of[path], files[path]) for path in sorted(files)}
 
 
-def value(page: str, name: str) -> Any:
+def entry(section: str, file: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the report says of a file."""
+    labels = [f"{name}: {label}" for name, label in file["labels"].items()]
+    return {
+        "section": section,
+        "labels": ", ".join(labels),
+        "caption": plain(file["caption"]),
+    }
+
+
+def value_of(page: str, name: str) -> Any:
     """Return the value of a variable of a page, an object."""
     assigned = f"var {name} = {{"
     assert page.count(assigned) == 1
-    return json.JSONDecoder().raw_decode(
-        page, page.index(assigned) + len(assigned) - 1
-    )[0]
+    value, _ = json.JSONDecoder().raw_decode("{" + page.partition(assigned)[2])
+    return value
 
 
 def plain(text: str | None) -> str:

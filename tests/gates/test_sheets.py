@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from tests.gates import golden
+from tests.gates.campaigns import REAL_DATA, real_data
 from tests.gates.library import write_import_sheet
 from tests.support.guidellm_reports import START, Story
 from tests.support.result_trees import (
@@ -173,15 +174,13 @@ def test_made_up_trees_have_the_rows_that_they_had(
         pytest.fail(said, pytrace=False)
 
 
-@pytest.mark.skipif(
-    "KVEVAL_TEST_DATA" not in os.environ,
-    reason="KVEVAL_TEST_DATA is not set: it names a folder with real measurements",
-)
+@real_data
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_trees_have_the_rows_that_they_had(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    data = Path(os.environ["KVEVAL_TEST_DATA"]).resolve()
+    assert REAL_DATA is not None
+    data = Path(REAL_DATA).resolve()
     monkeypatch.chdir(tmp_path)
     reports, levels, digest = PUBLISHED[name]
     rows = [

@@ -160,7 +160,10 @@ def test_a_bare_installation_answers_what_needs_no_checkout(
     [
         (["show", "Qwen3-0.6B/native-offload/500"], "2bd31f7c62227a60"),
         (["plan", "mine.yaml"], "no-offload"),
-        (["curve", "mine.yaml"], "No gain is predicted: pandas and scipy"),
+        (
+            ["curve", "mine.yaml"],
+            "No gain is predicted without pandas and scipy: pip install",
+        ),
     ],
 )
 def test_a_bare_installation_answers_beside_a_store(

@@ -67,8 +67,10 @@ class Sglang(RunningServer):
         for name, value in counters.items():
             if match := _SOURCE.match(name):
                 by_source[match[1]] += value
-        told = any(source.startswith((*_DEVICE, *_TIERS)) for source in by_source)
-        if _CACHED in counters and not told:
+        tells_source = any(
+            source.startswith((*_DEVICE, *_TIERS)) for source in by_source
+        )
+        if _CACHED in counters and not tells_source:
             return None
         sources = _TIERS if tier else _DEVICE
         return sum(

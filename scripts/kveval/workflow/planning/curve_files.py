@@ -92,15 +92,16 @@ class CurveText:
         yield from load_lines(self.config)
         for curves in self.curves:
             yield from level_lines(self.config, curves)
-            if self._missing:
+            if self._missing_packages:
                 continue
             bought = self._benefits_at(curves)
             yield from benefit_lines(
                 self.config, curves, bought, self.store, self.words
             )
-        if self._missing:
+        if self._missing_packages:
             yield ""
-            yield f"No gain is predicted: {' and '.join(self._missing)} not installed (the extra `workflow`)"
+            packages = " and ".join(self._missing_packages)
+            yield f"No gain is predicted without {packages}: pip install '.[workflow]'"
 
     def rows(self) -> Iterator[dict[str, str | float | None]]:
         """Yield a row for each cell and level, with the predicted gain where there is a measurement to predict it from."""
@@ -136,7 +137,7 @@ class CurveText:
         return None if self._benefits is None else self._benefits.at(curves)
 
     @cached_property
-    def _missing(self) -> Sequence[str]:
+    def _missing_packages(self) -> Sequence[str]:
         """The packages that predicting a gain from what is stored needs, and a bare installation lacks."""
         if not self.store.index:
             return []
@@ -144,8 +145,9 @@ class CurveText:
 
     @cached_property
     def _benefits(self) -> StoredBenefits | None:
-        if not self.store.index or self._missing:
+        if not self.store.index or self._missing_packages:
             return None
+        # Slow, and no part of a bare installation.
         from kveval.workflow.planning.benefits import StoredBenefits  # noqa: PLC0415
 
         return StoredBenefits(self.config, self.store)
