@@ -8,6 +8,7 @@ rule extract_peak:
         measurements=runs_of_cell,
         stored=files_of_cell(*RUN_FILES),
         pcp=files_of_cell("pcp.parquet"),
+        conditions=files_of_cell("conditions.json"),
     output:
         requests=f"{CELL}/requests.parquet",
         levels=f"{CELL}/levels.csv",
@@ -31,7 +32,7 @@ rule extract_peak:
         "Reading the load and extracting the peak of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     shell:
         f"python {SCRIPTS}/extract_peak.py"
-        " --measurements {input.measurements:q} --pcp {input.pcp:q} --required {params.required:q}"
+        " --measurements {input.measurements:q} --pcp {input.pcp:q} --conditions {input.conditions:q} --required {params.required:q}"
         " --metrics {params.metrics:q} --release {params.version:q} --min-samples {params.min_samples}"
         " --goodput {params.goodput:q}"
         " --requests {output.requests:q} --output {output.levels:q} {output.peak:q} {params.lenient}"

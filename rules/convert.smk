@@ -7,7 +7,8 @@ rule convert_pcp:
         measurement=f"{CELL}/run-{{run}}/{RUN_POINTER}",
         stored=[f"{CELL}/run-{{run}}/{name}" for name in RUN_FILES],
     output:
-        f"{CELL}/run-{{run}}/pcp.parquet",
+        table=f"{CELL}/run-{{run}}/pcp.parquet",
+        conditions=f"{CELL}/run-{{run}}/conditions.json",
     log:
         f"{LOGS}/{{so_far}}convert_pcp/{{model}}/{{scenario}}/{{cpu_blocks}}/run-{{run}}.log",
     conda:
@@ -23,4 +24,4 @@ rule convert_pcp:
         "Converting the PCP archive of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     shell:
         f"python {SCRIPTS}/convert_pcp.py"
-        " {input.measurement:q} --converter {params.converter} --output {output:q}"
+        " {input.measurement:q} --converter {params.converter} --output {output.table:q} --conditions {output.conditions:q}"

@@ -1,8 +1,9 @@
-"""Convert one run's PCP archive to Parquet."""
+"""Convert one run's PCP archive to Parquet, and write the conditions under which the run was measured."""
 
 import argparse
 from pathlib import Path
 
+from kveval.analysis.conditions import write_conditions
 from kveval.analysis.levels.recording import convert_recording
 from kveval.store.run_file import stored_run
 
@@ -13,7 +14,9 @@ if __name__ == "__main__":
     )
     parser.add_argument("--converter", required=True)
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--conditions", type=Path, required=True)
     options = parser.parse_args()
+    write_conditions(options.measurement, options.conditions)
     convert_recording(
         stored_run(options.measurement), options.output, options.converter
     )

@@ -13,6 +13,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     for option, number in (
         ("--measurements", "+"),
+        ("--conditions", "+"),
         ("--pcp", "+"),
         ("--metrics", None),
         ("--requests", None),
@@ -51,7 +52,7 @@ if __name__ == "__main__":
     )
     options = parser.parse_args()
     requests, levels = tables_of_runs(
-        options.measurements, options.required, options.goodput
+        options.measurements, options.conditions, options.required, options.goodput
     )
     requests.to_parquet(options.requests, index=False)
     with write_failure_to(options.output if options.lenient else []):

@@ -6,6 +6,7 @@
 <!-- leaks -->: the codes of where a cell loses hits
 <!-- stage sources -->: where the numbers of a waterfall's stages are from
 <!-- findings -->: the codes of what is found of a comparison, by input and effect
+<!-- conditions -->: what a difference in each kind of condition means
 <!-- verdicts -->, <!-- warnings -->: what the first screen of a report may say
 <!-- KV sizes -->: the bytes of the keys and values of every model of config/models.yaml, by dtype and ranks
 """
@@ -20,6 +21,7 @@ from typing import Any
 from tests.support.document_checks import DOCUMENT_RULES
 from tests.support.paths import CONFIG
 
+from kveval.analysis.statistics import comparability
 from kveval.analysis.statistics.exclusions import REASONS
 from kveval.analysis.statistics.findings import CODES, INPUTS, SEVERITIES
 from kveval.analysis.verdict_tables import CHECKS, RULES
@@ -31,7 +33,7 @@ from kveval.workflow.command.kv_sizes import HEADINGS, kv_sizes
 # Keys of which one stands in place of those that are required.
 INSTEAD = {"extends", "import", "compare"}
 MARKED = re.compile(
-    r"^<!-- (keys of (\w+)|checks|exclusions|leaks|stage sources|findings|verdicts|warnings|KV sizes) -->"
+    r"^<!-- (keys of (\w+)|checks|exclusions|leaks|stage sources|findings|conditions|verdicts|warnings|KV sizes) -->"
     r"\n\n?((?:\|.*\n)*)",
     re.MULTILINE,
 )
@@ -51,6 +53,7 @@ def _made(mark: str, entry: str | None) -> str:
         "leaks": _leaks,
         "stage sources": _stage_sources,
         "findings": _findings,
+        "conditions": _conditions,
         "verdicts": _verdicts,
         "warnings": _warnings,
         "KV sizes": _kv_sizes,
@@ -90,6 +93,19 @@ def _findings() -> str:
         }
         rows.append((name or "no input", *codes.values()))
     return _table(("of", *SEVERITIES), rows)
+
+
+def _conditions() -> str:
+    """A row for each kind of condition, then one for each reason why conditions of these kinds do not matter."""
+    rows = [
+        (f"`{kind}`", rule.what, rule.severity, rule.because)
+        for kind, rule in comparability.RULES.items()
+    ]
+    reasons: dict[str, list[str]] = {}
+    for name, reason in comparability.EXEMPT.items():
+        reasons.setdefault(reason, []).append(f"`{name}`")
+    rows += [(", ".join(names), "", "sound", why) for why, names in reasons.items()]
+    return _table(("kind", "conditions", "a difference", "because"), rows)
 
 
 def _verdicts() -> str:

@@ -65,6 +65,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "stacks/vllm.py": "vLLM",
     "stacks/vllm_arms.py": "vLLM: what arms add",
     "stacks/vllm_memory.py": "vLLM: what it leaves of a GPU to its cache",
+    "stacks/vllm_settings.py": "vLLM: what its arguments and variables set",
     "stacks/vllm_wire.py": "vLLM: names on the wire and in the log",
     "workflow/command/main.py": "the table of vLLM's recipes",
     "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",

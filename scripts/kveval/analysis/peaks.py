@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.conditions import read_conditions
 from kveval.analysis.estimators.intervals import mean_interval
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
@@ -46,18 +47,22 @@ class PeaksError(Failure):
 
 def tables_of_runs(
     pointers: Iterable[Path],
+    conditions: Iterable[Path],
     required: Sequence[Mapping[str, Any]],
     limits: Mapping[str, Any] | None = None,
 ) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
     """Return the requests of all runs of a cell, and the levels of each run, see `run_tables` and `with_predictions`.
 
-    `pointers`: the runs' measurement.json; `required`: the counters that the arm requires; `limits`: the campaign's
-    latency limits for goodput, None if it has none.
+    `pointers`: the runs' measurement.json; `conditions`: their conditions.json, in the same order; `required`: the
+    counters that the arm requires; `limits`: the campaign's latency limits for goodput, None if it has none.
     """
     levels_of_runs, all_requests = [], []
-    for pointer in pointers:
+    for pointer, path in zip(pointers, conditions, strict=True):
         place = stored_run(pointer)
-        levels, requests = run_tables(place, required, scenario_name(pointer), limits)
+        text = read_conditions(path)
+        levels, requests = run_tables(
+            place, required, scenario_name(pointer), limits, text
+        )
         levels_of_runs.append(with_predictions(levels, requests, place))
         all_requests.append(requests)
     return pd.concat(all_requests, ignore_index=True), levels_of_runs

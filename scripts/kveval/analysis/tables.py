@@ -61,6 +61,7 @@ _TEXT = (
         "activity",
         "server_build",
         "arm_settings",
+        "conditions",
     ),
     *(
         "qualifier",

@@ -7,9 +7,11 @@ from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
+    Discriminator,
     Field,
     StrictBool,
     StringConstraints,
+    Tag,
     ValidationInfo,
     model_validator,
 )
@@ -229,6 +231,27 @@ ArmName = Annotated[
 """A scenario with all its sizes, or with one: native-offload/20000."""
 
 
+class DeclaredPair(Strict):
+    """Two arms that are compared although they differ in more than the arm."""
+
+    arms: tuple[ArmName, ArmName]
+    """the arm, and what it is compared with: SCENARIO, or SCENARIO/CPU_BLOCKS"""
+    differs: Annotated[tuple[Text, ...], Field(min_length=1)]
+    """settings of the server in which the two are meant to differ, such as gpu_memory_utilization; with what follows
+    from them they are what is compared"""
+
+
+def _form_of_pair(value: object) -> str:
+    return "list" if isinstance(value, list | tuple) else "mapping"
+
+
+_Contrast = Annotated[
+    Annotated[tuple[ArmName, ArmName], Tag("list")]
+    | Annotated[DeclaredPair, Tag("mapping")],
+    Discriminator(_form_of_pair),
+]
+
+
 class Comparison(Strict):
     """How scenarios are compared with their baselines."""
 
@@ -249,8 +272,9 @@ class Comparison(Strict):
     """the metric on which the campaign decides; verdicts on others are exploratory"""
     level: Literal["baseline peak"] | PositiveInt = "baseline peak"
     """the level at which cells are compared"""
-    contrasts: tuple[tuple[ArmName, ArmName], ...] = ()
-    """pairs of arms to compare, beside arm and baseline and neighbouring sizes: SCENARIO, or SCENARIO/CPU_BLOCKS"""
+    contrasts: tuple[_Contrast, ...] = ()
+    """pairs of arms to compare, beside arm and baseline and neighbouring sizes: SCENARIO, or SCENARIO/CPU_BLOCKS; or
+    {arms: [...], differs: [...]}, if they are meant to differ in settings of the server"""
     method: Literal["blocks", "paired"] = "blocks"
     """blocks: arms whose runs vary alike share one spread; paired: each pair has its own"""
     q: Annotated[Number, Field(gt=0, lt=0.5)] = 0.05
@@ -258,12 +282,22 @@ class Comparison(Strict):
 
     @model_validator(mode="after")
     def _different(self) -> Self:
-        for one, other in self.contrasts:
-            if one == other:
+        for arm, reference, _ in self.declared_pairs:
+            if arm == reference:
                 raise Mistake(
-                    f"contrasts: {one} is compared with itself", "contrast_with_itself"
+                    f"contrasts: {arm} is compared with itself", "contrast_with_itself"
                 )
         return self
+
+    @property
+    def declared_pairs(self) -> tuple[tuple[str, str, tuple[str, ...]], ...]:
+        """The contrasts: the arm, what it is compared with, and the settings in which they are meant to differ."""
+        return tuple(
+            (*pair.arms, pair.differs)
+            if isinstance(pair, DeclaredPair)
+            else (*pair, ())
+            for pair in self.contrasts
+        )
 
 
 # Limits and prices define no measurement: both may be declared and changed after everything has been measured.

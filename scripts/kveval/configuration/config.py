@@ -120,8 +120,8 @@ class Config:
 
     def unlisted_arms(self) -> list[str]:
         """Return the arms that contrasts name, with or without a size, and that the matrix does not have."""
-        contrasts = self.campaign.comparison.contrasts
-        names = dict.fromkeys(name for pair in contrasts for name in pair)
+        contrasts = self.campaign.comparison.declared_pairs
+        names = dict.fromkeys(name for *pair, _ in contrasts for name in pair)
         arms = {cell.scenario for cell in self.cells} | {
             cell.arm for cell in self.cells
         }

@@ -121,7 +121,7 @@ def describe_run(plan: RunPlan, levels: Sequence[ReadLevel]) -> dict[str, Any]:
             "arm": plan.arm,
             "hardware": plan.hardware,
             "software": plan.software,
-            "replicas": plan.replicas,
+            "replicas": settings.number("Replicas") or plan.replicas,
         },
         "effective": {
             "cpu_blocks": plan.cell.cpu_blocks,

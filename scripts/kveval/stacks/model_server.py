@@ -19,6 +19,7 @@ from kveval.host.findings import Finding
 from kveval.host.logs import PLAIN, LogForm
 from kveval.stacks.arms import ArmArguments, ArmError, Platform
 from kveval.stacks.running_server import RunningServer
+from kveval.stacks.settings import ServerSettings
 from kveval.stacks.talk import Ask
 
 Arm = Callable[[Scenario, Platform, CacheSizes], ArmArguments]
@@ -75,6 +76,7 @@ class ModelServer(RunningServer):
         arms: what an arm adds, by kind of arm.
         arm_flags: flags that belong to arms, so that nobody else may give them.
         flags_per_start: flags whose values differ from start to start.
+        settings: what its arguments and variables set, for comparisons of two servers.
         invented_counters: names that circulate as its counters, but that no version has.
         log_form: how its log reports why it died.
         plugins: folder of modules that its process imports, None for none.
@@ -83,6 +85,7 @@ class ModelServer(RunningServer):
     arms: ClassVar[Mapping[str, Arm]]
     arm_flags: ClassVar[frozenset[str]] = frozenset()
     flags_per_start: ClassVar[frozenset[str]] = frozenset()
+    settings: ClassVar[ServerSettings] = ServerSettings()
     invented_counters: ClassVar[frozenset[str]] = frozenset()
     log_form: ClassVar[LogForm] = PLAIN
     plugins: ClassVar[Path | None] = None

@@ -31,6 +31,7 @@ from kveval.stacks.model_server import Arm, ModelServer
 from kveval.stacks.running_server import Completion, RunningFacts
 from kveval.stacks.talk import Ask
 from kveval.stacks.vllm_memory import default_batch_tokens, estimate_for, given_flags
+from kveval.stacks.vllm_settings import SETTINGS
 
 # From this release on the native tier of a GPU server is one file in /dev/shm, as the tier before files always was
 # (vllm/v1/kv_offload/cpu/spec.py); earlier ones pin private memory.
@@ -79,6 +80,7 @@ class Vllm(ModelServer):
         }
     )
     flags_per_start = frozenset({"--port"})
+    settings = SETTINGS
     # They circulate in articles.
     invented_counters = frozenset(
         {

@@ -445,10 +445,6 @@ def test_statistics_of_generators_with_other_definitions_are_not_compared(
 # --- servers that differ in more than the arm
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the size of the device's cache that a server reports is not compared",
-)
 def test_device_caches_of_other_sizes_refuse() -> None:
     assert (
         judged(of_arm(campaign(), device_tokens=35_840.0))["verdict"]

@@ -94,11 +94,7 @@ def test_an_arm_without_a_recording_is_only_indicated(tmp_path: Path) -> None:
 
 # --- servers that differ in more than the arm
 
-_REFUSED = "settings that change the device's cache, the batch, the weights or the model are not compared"
-_NAMED = "settings other than the arm's own are not compared"
 
-
-@pytest.mark.xfail(strict=True, reason=_REFUSED)
 @pytest.mark.parametrize(
     "args",
     ["--no-enable-prefix-caching", "--max-num-seqs 2", "--gpu-memory-utilization 0.4"],
@@ -107,7 +103,6 @@ def test_a_baseline_that_was_held_back_refuses(args: str, tmp_path: Path) -> Non
     assert judged(tmp_path, {"args": args})["verdict"] == words.NOT_ASSESSED
 
 
-@pytest.mark.xfail(strict=True, reason=_REFUSED)
 @pytest.mark.parametrize(
     "args",
     [
@@ -123,12 +118,10 @@ def test_an_arm_with_another_model_or_cache_refuses(args: str, tmp_path: Path) -
     )
 
 
-@pytest.mark.xfail(strict=True, reason=_REFUSED)
 def test_an_arm_with_twice_the_replicas_refuses(tmp_path: Path) -> None:
     assert judged(tmp_path, config={"Replicas": 2})["verdict"] == words.NOT_ASSESSED
 
 
-@pytest.mark.xfail(strict=True, reason=_NAMED)
 @pytest.mark.parametrize(
     ("baseline", "name"),
     [
@@ -144,9 +137,6 @@ def test_a_setting_that_differs_is_named_beside_the_verdict(
     assert name in row["qualifier"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the connector that ran is not compared with the arm's name"
-)
 def test_an_arm_with_another_connector_than_its_name_says_is_named(
     tmp_path: Path,
 ) -> None:

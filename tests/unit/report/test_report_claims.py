@@ -110,6 +110,8 @@ def mechanism() -> tuple[ReportPlan, Measured]:
             "predicted_pooled_ratio": computed,
             "predicted_offered_ratio": 0.7,
         },
+        prefix_hit_ratio=0.07,
+        external_hit_ratio=levels["cpu_blocks"].map({0: 0.0, 500: 0.004, 10_000: 0.65}),
         predicted_curve=levels["cpu_blocks"].map(
             lambda size: "0=0.07;500=0.12;10000=0.66;12000=0.7" if size else ""
         ),

@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kveval.analysis.conditions import (
+    CONDITIONS_COLUMN,
+    conditions_of,
+    conditions_text,
+)
 from kveval.analysis.levels import (
     aggregates,
     checks_import,
@@ -71,12 +76,14 @@ def run_tables(
     required: Sequence[Mapping[str, Any]] | None = None,
     scenario: str | None = None,
     limits: Mapping[str, Any] | None = None,
+    conditions: str | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read a measurement's folder and return its levels and its requests as tables.
 
     `required`: the counters that the arm requires (`counter`, `at_least`, `unit`) according to the current catalogue; None
     for those of the catalogue when the run was measured. `scenario`: name for the run's scenario, its own if None.
-    `limits`: the campaign's goodput, see `levels.goodput`; without it there are no columns of goodput.
+    `limits`: the campaign's goodput, see `levels.goodput`; without it there are no columns of goodput. `conditions`: those
+    of the run, see `analysis.conditions`; None where no file has them, so that they are made here.
     Raises RunFileError, ReportError or LevelsError with the file that is wrong. A level that failed while measuring
     is a row of NaN that fails the check `level_failed`.
     """
@@ -106,6 +113,7 @@ def run_tables(
             "datetime64[ns, UTC]"
         )
     table["exercised"] = table["exercised"].astype("boolean")
+    table[CONDITIONS_COLUMN] = conditions or conditions_text(conditions_of(run))
     requests = request_rows(benchmarks)
     requests.insert(0, "run", run.run)
     return table, requests

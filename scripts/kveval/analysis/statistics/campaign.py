@@ -144,12 +144,21 @@ class CampaignCells:
             for cell in cells
             if self._baselines.get(cell.scenario) is not None
         ]
-        for arm_name, reference_name in self.settings.contrasts:
-            pairs += [
-                (arm, reference, "contrast")
-                for arm, reference in contrast_pairs(cells, arm_name, reference_name)
-            ]
+        baselines = {(arm, reference) for arm, reference, _ in pairs}
+        for arm_name, reference_name, _ in self.settings.declared_pairs:
+            declared = contrast_pairs(cells, arm_name, reference_name)
+            pairs += [(*pair, "contrast") for pair in declared if pair not in baselines]
         return pairs
+
+    def _differs(self, arm: Cell, reference: Cell) -> tuple[str, ...]:
+        """The settings in which two cells are declared to differ, whichever is compared with the other."""
+        return tuple(
+            setting
+            for names in self.settings.declared_pairs
+            for pair in ((arm, reference), (reference, arm))
+            if pair in contrast_pairs(pair, *names[:2])
+            for setting in names[2]
+        )
 
     def copies(self, model: str, metric: str, own_peaks: bool) -> list[Question]:
         """Return the pairs of a model's cells that ran the same configuration and are not in `questions`."""
@@ -224,6 +233,7 @@ class CampaignCells:
             return ComparisonBasis(
                 question, None, UsableRuns(paired), (new_finding("no_baseline"),)
             )
+        question = replace(question, differs=self._differs(arm, reference))
         level, levels = self._levels_of(question, reference)
         pairing = self._pairing(arm, reference)
         paired = PairedRuns(
@@ -235,6 +245,7 @@ class CampaignCells:
             question.labels,
             with_smaller=arm.scenario == reference.scenario
             and reference.cpu_blocks < arm.cpu_blocks,
+            differs=question.differs,
         )
         usable = usable_runs(paired)
         configuration = self._configurations[arm]

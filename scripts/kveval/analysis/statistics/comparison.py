@@ -49,13 +49,14 @@ class Question:
     """A cell that is compared with another in a metric; no `reference` where the baseline is missing or not unique.
 
     `kind`: with its baseline, as a declared contrast, as neighbouring sizes of an arm, each at its own peak, or as two
-    that ran the same configuration.
+    that ran the same configuration. `differs`: the settings in which the pair is declared to differ.
     """
 
     arm: Cell
     reference: Cell | None
     kind: Kind
     metric: str
+    differs: tuple[str, ...] = ()
 
     @property
     def cells(self) -> frozenset[Cell | None]:
@@ -90,6 +91,7 @@ class ComparisonBasis:
             self.question.metric,
             [reference for _, reference in kept],
             [arm for arm, _ in kept],
+            self.question.differs,
         )
 
     @property

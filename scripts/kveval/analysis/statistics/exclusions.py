@@ -27,6 +27,7 @@ from kveval.analysis.levels.outcomes import (
     outcomes_of,
 )
 from kveval.analysis.levels.records import LATENCIES
+from kveval.analysis.statistics.comparability import is_refused
 from kveval.analysis.statistics.pairing import PairedRuns, Row
 from kveval.analysis.statistics.sides import declared_work, number
 from kveval.load.sample_sizes import MIN_RUNS
@@ -136,6 +137,11 @@ REASONS: Mapping[str, Reason] = {
         "equal to run {original} of {cell} to the digit",
         "every number is that of a run of the other cell",
         "copied",
+    ),
+    "other_server": Reason(
+        "with another server than the other run of its pair",
+        "the servers of the pair differ in what refuses a comparison, and enough others do not",
+        "measured with another server",
     ),
     "other_machine": Reason(
         "on another machine", "the other run of the pair ran on another machine"
@@ -421,7 +427,7 @@ def usable_runs(paired: PairedRuns) -> UsableRuns:
         gaps = tuple(_gaps(pair, paired))
         if not gaps:
             gaps = tuple(_copies(pair, paired, originals))
-        defects = () if gaps else tuple(_defects(pair, paired.metric))
+        defects = () if gaps else tuple(_defects(pair, paired))
         pairs.append(replace(pair, gaps=gaps, defects=defects))
     return UsableRuns(paired, tuple(pairs))
 
@@ -575,11 +581,13 @@ def _copies(
             yield Exclusion("copy_of_other_cell", run, side, facts)
 
 
-def _defects(pair: RunPair, metric: str) -> Iterator[Exclusion]:
+def _defects(pair: RunPair, paired: PairedRuns) -> Iterator[Exclusion]:
     """Yield the runs of a pair whose values may enter no verdict; the last one of a side counts."""
     arm, reference = pair.known_rows
     if machine(arm) != machine(reference):
         yield Exclusion("other_machine", pair.arm_run, "arm")
+    elif is_refused(arm, reference, paired.differs):
+        yield Exclusion("other_server", pair.arm_run, "arm")
     for side, row in zip(SIDES, (arm, reference), strict=True):
-        if defect := unfit(row, metric, side):
+        if defect := unfit(row, paired.metric, side):
             yield defect

@@ -27,7 +27,7 @@ SEVERITIES: tuple[Severity, ...] = (
 INPUTS = (
     *("work", "activity", "build", "hardware", "clocks", "tier"),
     *("runs", "blocks", "order", "errors", "replicates", "load"),
-    *("visits", "latencies", "answers"),
+    *("visits", "latencies", "answers", "settings", "connector", "caches"),
 )
 """The inputs of a verdict. The column of each in comparison.csv is `basis_INPUT`."""
 
@@ -59,7 +59,6 @@ CODES: Mapping[str, Meaning] = {
     "one_machine_in_each_run": Meaning("hardware", "sound"),
     "machine_unknown": Meaning("hardware", "unknown"),
     "other_machine_in_some_runs": Meaning("hardware", "qualifies"),
-    "several_stacks": Meaning("hardware", "qualifies"),
     "other_machine": Meaning("hardware", "refuses"),
     "no_gpu": Meaning("clocks", "sound"),
     "equal_clocks": Meaning("clocks", "sound"),
@@ -74,6 +73,7 @@ CODES: Mapping[str, Meaning] = {
     "both_store": Meaning("tier", "qualifies"),
     "other_tier_size": Meaning("tier", "refuses"),
     "undeclared_tier": Meaning("tier", "refuses"),
+    "leftover_hits": Meaning("caches", "refuses"),
     "runs_left_out": Meaning("runs", "qualifies"),
     "shared_blocks": Meaning("blocks", "sound"),
     "bridged": Meaning("blocks", "sound"),
@@ -95,6 +95,11 @@ CODES: Mapping[str, Meaning] = {
     "other_visits": Meaning("visits", "qualifies"),
     "latencies_unknown": Meaning("latencies", "refuses"),
     "wrong_answers": Meaning("answers", "refuses"),
+    "same_settings": Meaning("settings", "sound"),
+    "settings_unknown": Meaning("settings", "unknown"),
+    "other_settings": Meaning("settings", "qualifies"),
+    "other_connector": Meaning("connector", "qualifies"),
+    "other_server": Meaning("settings", "refuses"),
     # What keeps from a verdict and is no input of it.
     "no_baseline": Meaning("", "refuses"),
     "single_run": Meaning("", "refuses"),

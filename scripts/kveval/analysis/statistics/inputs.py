@@ -5,17 +5,25 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from kveval.analysis.cells import THROUGHPUT, parse_names
+from kveval.analysis.conditions import CONDITIONS_COLUMN, NO_CONNECTOR_OF_ARM
 from kveval.analysis.levels.activity import SWITCHED_OFF
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.outcomes import FINDINGS, outcomes_of
 from kveval.analysis.levels.records import LATENCIES
+from kveval.analysis.statistics.comparability import (
+    RULES,
+    conditions_in,
+    differences_of,
+    distinct,
+    is_declared,
+)
 from kveval.analysis.statistics.findings import ComparisonFinding, new_finding
 from kveval.analysis.statistics.sides import (
     Rows,
@@ -25,6 +33,7 @@ from kveval.analysis.statistics.sides import (
     numbers,
 )
 from kveval.load.reports.vllm_bench import VLLM_BENCH
+from kveval.store.run_file import IMPORTED
 
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 COLUMNS = (
@@ -47,6 +56,8 @@ COLUMNS = (
     ),
     *(
         "first_visit_share",
+        "unshared_share",
+        "predicted_offered_ratio",
         "throughput_req_s",
         "duration_s",
         "latencies_unknown",
@@ -63,6 +74,7 @@ COLUMNS = (
     *("prefix_hit_ratio", "external_hit_ratio", "offload_load_bytes"),
     *("requests_preempted", "reloaded_tokens", "preemptions"),
     *("checks_failed", FINDINGS),
+    CONDITIONS_COLUMN,
 )
 """Columns of a level that the inputs are read from."""
 # The check that fails if a tier does not have the cell's size.
@@ -75,9 +87,7 @@ _LIMITS = ("gpu_power_limit_w", "gpu_clock_limit_mhz")
 _POWER_CAP = "sw_power_cap"
 # Limits are set; clocks move a little with temperature and load.
 _SAME_LIMIT = 0.01
-_SAME_CLOCK = 0.05
-# How much memory a server finds free for its device's cache varies a little from start to start.
-_SAME_DEVICE = 0.05
+_SAME_CLOCK = 0.02
 # A GPU's load changes its clock as well; a difference beyond this is a setting.
 _OTHER_CLOCK = 0.15
 # Numbers of the declared work that make it another.
@@ -98,6 +108,8 @@ _MOST_CUT = 0.9
 _VAGUE = 0.25
 # Of the lookups behind the device's cache: more hits than these are a tier's.
 _OWN_HITS_SHARE = 0.005
+# Beyond what came before, as predictions and counters differ.
+_LEFTOVER_SHARE = 0.03
 # Rates of requests that differ by more are another load, at which latencies are others; shares of first visits too.
 _SAME_LOAD, _SAME_VISITS = 0.02, 0.05
 # Below this share, and without a difference between the sides, failed requests do not qualify the verdict.
@@ -128,32 +140,16 @@ def same_build(sides: Sides) -> ComparisonFinding:
     )
     if not ours or not theirs:
         return new_finding("build_unknown")
-    if ours == theirs:
+    pairs = zip(sides.arm, sides.reference, strict=True)
+    if all(
+        arm.get("server_build") == other.get("server_build") for arm, other in pairs
+    ):
         return new_finding("one_build")
     settings = _texts(sides.arm, "arm_settings")
-    if len(settings) == 1 and settings == _texts(sides.reference, "arm_settings"):
+    alike = len(settings) == 1 and settings == _texts(sides.reference, "arm_settings")
+    if alike and len(ours) == len(theirs) == 1:
         return new_finding("builds_compared")
     return new_finding("other_build", arm=ours, reference=theirs)
-
-
-def one_stack(sides: Sides) -> ComparisonFinding | None:
-    """Return a problem if the runs of a side were measured on several stacks that ran already; None otherwise.
-
-    All runs of a cell have one declaration, so that another build, or another size of the device's cache, is that of
-    another server at the address.
-    """
-    for side, rows in (("arm", sides.arm), ("reference", sides.reference)):
-        if {row.get("engine") for row in rows} != {"existing"}:
-            continue
-        builds, sizes = _texts(rows, "server_build"), numbers(rows, "device_tokens")
-        known = sizes[~np.isnan(sizes)]
-        least, most = (known.min(), known.max()) if known.size else (0.0, 0.0)
-        if len(builds) > 1 or not math.isclose(least, most, rel_tol=_SAME_DEVICE):
-            tokens = [float(least), float(most)]
-            return new_finding(
-                "several_stacks", side=side, builds=builds, device_tokens=tokens
-            )
-    return None
 
 
 def _plain(value: Any) -> Any:
@@ -213,6 +209,38 @@ def undeclared_tier(sides: Sides) -> ComparisonFinding | None:
         active=active,
         runs=len(rows),
     )
+
+
+def leftover_hits(sides: Sides) -> ComparisonFinding | None:
+    """Return a problem if caches served more than had come before in the level: they were not empty; None otherwise."""
+    for side, rows in (("arm", sides.arm), ("reference", sides.reference)):
+        for row in rows:
+            served, offered = _served_share(row), _offered_share(row)
+            if served > offered + _LEFTOVER_SHARE:
+                return new_finding(
+                    "leftover_hits",
+                    side=side,
+                    run=_plain(row.get("run")),
+                    served=served,
+                    offered=offered,
+                )
+    return None
+
+
+def _served_share(row: Mapping[str, Any]) -> float:
+    """The share of a level's prompt tokens that caches served, NaN where that was not counted."""
+    device = number(row, "prefix_hit_ratio")
+    behind = np.nan_to_num(number(row, "external_hit_ratio"))
+    return device + (1 - device) * float(behind)
+
+
+def _offered_share(row: Mapping[str, Any]) -> float:
+    """The share of a level's prompt tokens that came before in it, the most that caches can serve; NaN if not known."""
+    offered = number(row, "predicted_offered_ratio")
+    # Who measured results that were imported may have left caches as they were, with every arm.
+    if row.get("engine") == IMPORTED or not math.isnan(offered):
+        return offered
+    return 1 - number(row, "first_visit_share") - number(row, "unshared_share")
 
 
 def loading_switched_off(sides: Sides) -> ComparisonFinding | None:
@@ -316,11 +344,22 @@ def _throttled_otherwise(sides: Sides) -> ComparisonFinding | None:
 
 
 def _limit_differences(sides: Sides) -> Iterator[Difference]:
+    """Limits that differ within pairs; what was set anew for both sides between two runs is no difference."""
     for column in _LIMITS:
-        ours, theirs = _known(sides.arm, column), _known(sides.reference, column)
-        both = [*ours, *theirs]
-        if ours and theirs and max(both) > (1 + _SAME_LIMIT) * min(both):
+        pairs = zip(
+            numbers(sides.arm, column).tolist(),
+            numbers(sides.reference, column).tolist(),
+            strict=True,
+        )
+        unlike = [pair for pair in pairs if _is_unlike(*pair, _SAME_LIMIT)]
+        if unlike:
+            ours, theirs = map(list, zip(*unlike, strict=True))
             yield {"quantity": column, "arm": ours, "reference": theirs}
+
+
+def _is_unlike(ours: float, theirs: float, tolerance: float) -> bool:
+    """Whether both numbers are known and differ by more than a share."""
+    return max(ours, theirs) > (1 + tolerance) * min(ours, theirs)
 
 
 def _clock_differences(sides: Sides, limit: float) -> Iterator[Difference]:
@@ -635,6 +674,40 @@ def _failed_and_total(rows: Rows) -> tuple[int, int]:
     return round(counts[-1]), max(1, round(sum(counts)))
 
 
+def same_conditions(sides: Sides) -> ComparisonFinding:
+    """Return whether the servers of both sides differ in anything that is not the arm's own; if so, in what.
+
+    The two runs of each pair are compared: what changed for both between runs is no difference.
+    """
+    pairs = zip(sides.arm, sides.reference, strict=True)
+    differences = dict.fromkeys(
+        difference for pair in pairs for difference in differences_of(*pair)
+    )
+    left = [each for each in differences if not is_declared(each, sides.differs)]
+    for severity, code in (
+        ("refuses", "other_server"),
+        ("qualifies", "other_settings"),
+    ):
+        named = [each for each in left if RULES[each.kind].severity == severity]
+        if named:
+            return new_finding(
+                code, differences=[each.facts for each in distinct(named)]
+            )
+    if any(each.kind == "unknown" for each in left):
+        return new_finding("settings_unknown")
+    return new_finding("same_settings")
+
+
+def other_connector(sides: Sides) -> ComparisonFinding | None:
+    """Return which connector ran on a side, if it is not one of those that its arm is called after."""
+    for side, rows in (("arm", sides.arm), ("reference", sides.reference)):
+        for row in rows:
+            ran = conditions_in(row).get(NO_CONNECTOR_OF_ARM)
+            if ran:
+                return new_finding("other_connector", side=side, connector=ran)
+    return None
+
+
 Input = Callable[[Sides], ComparisonFinding | None]
 INPUTS: tuple[Input, ...] = (
     *(
@@ -642,12 +715,13 @@ INPUTS: tuple[Input, ...] = (
         same_definitions,
         activity_known,
         same_build,
-        one_stack,
         same_clocks,
         tier_size,
         undeclared_tier,
         loading_switched_off,
+        leftover_hits,
     ),
     *(failed_requests, same_rates, others_on_server, same_first_visits),
+    *(same_conditions, other_connector),
 )
 """The functions that give the inputs of every comparison from its levels."""

@@ -46,7 +46,8 @@ class PairedRuns:
     """The runs of two cells that are compared in a metric, each at its level; pairs of values are of arm and reference.
 
     `levels`: run -> level; `rows`: all rows of the cells; `absent`: runs that a cell lacks; `labels`: names of the cells;
-    `with_smaller`: whether the second cell is a smaller size of the first one's arm.
+    `with_smaller`: whether the second cell is a smaller size of the first one's arm; `differs`: the settings in which the
+    two are declared to differ.
     """
 
     metric: str
@@ -56,6 +57,7 @@ class PairedRuns:
     absent: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
     labels: tuple[str, str] = ("", "")
     with_smaller: bool = False
+    differs: tuple[str, ...] = ()
 
     def row(self, side: int, run: int) -> Row | None:
         """Return the row of a run of a side, 0 or 1, at its level; None without one."""

@@ -12,12 +12,13 @@ from textwrap import shorten
 from typing import Any
 
 from kveval.analysis.estimators.intervals import percent
+from kveval.analysis.statistics.comparability import plain_name
 from kveval.analysis.statistics.exclusions import REASONS, SIDES, Exclusion
 from kveval.analysis.statistics.failed_checks import failures_text
 from kveval.analysis.statistics.findings import ComparisonFinding
 from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
 
-_LONGEST_ERROR = 120
+_LONGEST_ERROR, _LONGEST_SETTING = 120, 60
 _WHOSE = {"arm": "the arm", "reference": "the cell it is compared with"}
 _IN_BOTH = f"both cells, {MIN_RUNS} needed"
 _QUANTITIES = {
@@ -123,11 +124,28 @@ def _other_build(facts: Facts, _: SideNames) -> str:
     return f"the effect is that of arm and build together: it ran {ran}"
 
 
-def _several_stacks(facts: Facts, _: SideNames) -> str:
-    which = _and(facts["builds"])
-    if len(facts["builds"]) == 1:
-        which = f"device caches of {_range(facts['device_tokens'])} tokens"
-    return f"the runs of {_WHOSE[facts['side']]} were measured on several stacks: {which}; measure them again on one"
+def _other_settings(facts: Facts, _: SideNames) -> str:
+    """The settings that differ, each with the values of both sides."""
+    return "; ".join(_setting(difference) for difference in facts["differences"])
+
+
+def _setting(difference: Facts) -> str:
+    arm, reference = (
+        shorten(str(difference[side]), _LONGEST_SETTING, placeholder="...")
+        for side in SIDES
+    )
+    return f"{difference['quantity']} {arm} against {reference}"
+
+
+def _other_server(facts: Facts, names: SideNames) -> str:
+    settings = [
+        plain_name(difference["quantity"]) for difference in facts["differences"]
+    ]
+    return (
+        f"the servers differ in more than the arm: {_other_settings(facts, names)} in the "
+        "cell it is compared with; measure both alike, or declare the pair under "
+        f"`comparison.contrasts` with `differs: [{', '.join(settings)}]`"
+    )
 
 
 def _in_runs(facts: Facts) -> str:
@@ -162,6 +180,14 @@ def _other_tier_size(facts: Facts, names: SideNames) -> str:
     return (
         f"a tier of another size ({_tier_size(facts, names)}): see the check, and "
         "measure with a tier of the size asked for"
+    )
+
+
+def _leftover_hits(facts: Facts, _: SideNames) -> str:
+    return (
+        f"the caches of {_WHOSE[facts['side']]} were not empty: in run {facts['run']} they served "
+        f"{100 * facts['served']:.0f} % of the prompt tokens, of which {100 * facts['offered']:.0f} % had come before "
+        "in the level; empty them before each level (`reset_caches: restart`), or restart the server"
     )
 
 
@@ -321,7 +347,6 @@ SUMMARIES: Mapping[str, Words] = {
     "machine_unknown": "machine not recorded",
     "other_machine_in_some_runs": lambda facts, _: f"other hardware{_in_runs(facts)}",
     "other_machine": "other hardware",
-    "several_stacks": "several stacks",
     "no_gpu": "no GPU",
     "equal_clocks": "equal clocks",
     "at_power_limit": lambda facts, _: (
@@ -337,6 +362,7 @@ SUMMARIES: Mapping[str, Words] = {
     "both_store": "loading alone: both sides store",
     "other_tier_size": _tier_size,
     "undeclared_tier": _UNDECLARED,
+    "leftover_hits": "caches not empty at the start",
     "runs_left_out": _runs_left_out,
     "shared_blocks": "shared blocks",
     "bridged": "bridged by the baseline",
@@ -358,6 +384,11 @@ SUMMARIES: Mapping[str, Words] = {
     "other_visits": _visits,
     "latencies_unknown": "not known",
     "wrong_answers": "wrong answers",
+    "same_settings": "alike",
+    "settings_unknown": "not recorded",
+    "other_settings": lambda facts, names: f"other {_other_settings(facts, names)}",
+    "other_connector": "{connector} ran",
+    "other_server": lambda facts, names: f"other {_other_settings(facts, names)}",
 }
 """Code of a finding of an input -> a few words, for tables and beside the verdict."""
 EXPLANATIONS: Mapping[str, Words] = {
@@ -379,7 +410,6 @@ EXPLANATIONS: Mapping[str, Words] = {
     "other_machine": lambda facts, _: (
         f"measured on other hardware than its baseline{_in_runs(facts)}"
     ),
-    "several_stacks": _several_stacks,
     "other_clocks": lambda facts, _: (
         f"the GPUs of the two cells ran at different {_differences(facts)}"
     ),
@@ -394,6 +424,7 @@ EXPLANATIONS: Mapping[str, Words] = {
         "without a tier"
     ),
     "other_tier_size": _other_tier_size,
+    "leftover_hits": _leftover_hits,
     "undeclared_tier": lambda facts, _: (
         f"{_UNDECLARED}, which has none: up to {100 * facts['share']:.2g} % of the "
         f"lookups behind the device were hits, in {facts['active']} of {facts['runs']} runs"
@@ -421,6 +452,14 @@ EXPLANATIONS: Mapping[str, Words] = {
     "other_visits": _other_visits,
     "latencies_unknown": _unknown_latencies,
     "wrong_answers": _wrong_answers,
+    "other_server": _other_server,
+    "other_settings": lambda facts, names: (
+        f"the servers differ in {_other_settings(facts, names)} in the cell it is "
+        "compared with: the effect may be that of both"
+    ),
+    "other_connector": lambda facts, _: (
+        f"{_WHOSE[facts['side']]} is called after another connector than {facts['connector']}, which ran"
+    ),
     "no_baseline": "its baseline was not measured, or is not unique",
     "single_run": "single run",
     "spread_unknown": "the spread between runs is unknown",

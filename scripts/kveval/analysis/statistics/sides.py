@@ -23,11 +23,15 @@ _SELDOM_GIVEN = (
 
 @dataclass(frozen=True)
 class Sides:
-    """The rows of levels.csv that a comparison of a metric uses, one per run; rows at the same index are a pair."""
+    """The rows of levels.csv that a comparison of a metric uses, one per run; rows at the same index are a pair.
+
+    `differs`: the settings in which the two are declared to differ.
+    """
 
     metric: str
     reference: Rows = ()
     arm: Rows = ()
+    differs: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.arm)

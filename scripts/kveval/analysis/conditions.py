@@ -1,0 +1,226 @@
+"""The conditions of a run, as one flat record: arguments, environment, versions, model, machine, load as declared.
+
+Here alone the analysis knows servers: the record has neutral kinds, `kind/name` -> value, and says what is an arm's own.
+It is made from the facts in run.json after measuring, for stored and imported runs as well, and `comparability` compares
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kveval.campaign.arm_kinds import ARM_KINDS
+from kveval.host.errors import FileFailure
+from kveval.stacks.registry import IMPORTED_SERVER, find_server
+from kveval.stacks.settings import canonical, connectors
+from kveval.store.run_file import IMPORTED, Run, pointed_run
+
+Conditions = Mapping[str, str]
+"""`kind/name` -> value as text. What is not recorded is absent; of arguments and variables, what was not given."""
+CONDITIONS_COLUMN = "conditions"
+"""The column of a level's row with the conditions of its run, as JSON."""
+CONDITIONS = "conditions.json"
+"""Name of the file with the conditions of a run, beside its recording as a table."""
+NO_ARGUMENTS = "unknown/arguments"
+"""In the conditions of a server whose arguments and environment nobody recorded."""
+NO_CONNECTOR_OF_ARM = "unexpected/connector"
+"""The connector that ran, where it is not one of the kind of arm that the run is called after."""
+RESIZES_DEVICE = "arm/resizes the device's cache"
+"""In the conditions of an arm with an argument of its own that changes how many tokens the device holds."""
+# Key of a specification -> kind of its values. Those of arms follow from the cell's size and scenario.
+_PLACES = {
+    "protocol": "measurement",
+    "engine": "measurement",
+    "reset_caches": "measurement",
+    "load_from_tier": "measurement",
+    "weights": "weights",
+    "block_size": "setting",
+    "companions": "arm",
+    "deployment": "deployment",
+    "workload": "load",
+    "model": "model",
+    "software": "versions",
+}
+# These are of another kind than their place; what a cluster needs for an arm is the arm's own.
+_KINDS = {
+    "model/dtype": "weights",
+    "model/quantization": "weights",
+    "model/kv_cache_dtype": "kv_dtype",
+    "model/kv_bytes_per_token": "kv_dtype",
+    "model/gpu_memory_utilization": "device_cache",
+    "model/tensor_parallel_size": "ranks",
+    "model/served_name": "unrelated",
+    "model/name": "unrelated",
+    "deployment/replicas": "ranks",
+    "deployment/gpus": "ranks",
+    **{
+        f"deployment/{name}": "arm"
+        for name in (
+            *("route", "router", "picker", "picker_args", "picker_protocol"),
+            *("objectives", "tokenizer", "lmcache_form", "file_medium"),
+            *("memory_bytes", "shm_bytes", "server_labels"),
+        )
+    },
+}
+# What serves another model than its cell is called after has that as its own.
+_OF_MODEL = ("model", "weights", "kv_dtype")
+
+
+class ConditionsError(FileFailure):
+    """A file is not the conditions of a run."""
+
+
+def conditions_of(run: Run) -> dict[str, str]:
+    """Return the conditions of a run."""
+    specification = run.specification
+    argv = run.server.get("argv") or ()
+    if not any(word.startswith("--") for word in argv):
+        # Nothing was recorded, or a shell's command line.
+        argv = specification.get("argv") or argv
+    env = run.server.get("env") or specification.get("env") or {}
+    record = {
+        **_specified({**specification, "argv": argv, "env": env}),
+        **_versions(run),
+        **_machine(run),
+    }
+    record["ranks/replicas"] = str(run.cluster.get("replicas") or run.replicas)
+    if run.engine == IMPORTED:
+        record |= _unexpected(run, argv)
+    return record
+
+
+def planned_conditions(specification: Mapping[str, Any]) -> dict[str, str]:
+    """Return the conditions of a run that is not measured yet, as far as its specification, as JSON, has them."""
+    return _specified(specification)
+
+
+def conditions_text(record: Conditions) -> str:
+    """Return conditions as JSON, equal for equal ones."""
+    return msgspec.json.encode(record, order="deterministic").decode()
+
+
+@lru_cache(maxsize=4096)
+def parse_conditions(text: str) -> Conditions:
+    """Return the conditions that `conditions_text` wrote. Raises msgspec.DecodeError."""
+    return msgspec.json.decode(text, type=dict[str, str])
+
+
+def write_conditions(pointer: Path, output: Path) -> None:
+    """Write the conditions of the run that a measurement.json points to. Raises RunFileError."""
+    output.write_text(conditions_text(conditions_of(pointed_run(pointer))) + "\n")
+
+
+def read_conditions(path: Path) -> str:
+    """Return the content of a file that `write_conditions` made. Raises ConditionsError."""
+    try:
+        text = path.read_text().strip()
+        parse_conditions(text)
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
+        problem = f"not the conditions of a run ({error})"
+        raise ConditionsError(path, problem, code="no_conditions") from error
+    return text
+
+
+def _specified(specification: Mapping[str, Any]) -> dict[str, str]:
+    """The conditions that a specification has, as JSON."""
+    argv, env = specification.get("argv") or (), specification.get("env") or {}
+    server = find_server(specification.get("versions", {})) or IMPORTED_SERVER
+    record = dict(_of_keys(specification))
+    if not argv and not env:
+        return record | {NO_ARGUMENTS: "true"}
+    given = server.settings.of(argv, env)
+    if server.settings.resizing & server.settings.arguments(argv).keys():
+        record[RESIZES_DEVICE] = "true"
+    record |= given
+    model = specification.get("model", {}).get("name")
+    if model is None or model == specification.get("cell", {}).get("model"):
+        return record
+    own = {_own_if_of_model(name): value for name, value in record.items()}
+    return {**own, RESIZES_DEVICE: "true"}
+
+
+def _of_keys(specification: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The values of a specification that are neither arguments nor variables."""
+    for key, kind in _PLACES.items():
+        for name, value in _leaves(specification.get(key)):
+            place = f"{kind}/{name or key}"
+            kind_of_place = _KINDS.get(place.partition(".")[0], kind)
+            yield f"{kind_of_place}/{name or key}", canonical(value)
+
+
+def _leaves(value: Any) -> Iterator[tuple[str, Any]]:
+    """Name and value of everything in a value as JSON; names of nested ones are joined by dots."""
+    if isinstance(value, Mapping):
+        for key, part in value.items():
+            for name, leaf in _leaves(part):
+                yield f"{key}.{name}" if name else str(key), leaf
+    elif isinstance(value, list | tuple):
+        if value:
+            yield "", msgspec.json.encode(value).decode()
+    elif value not in (None, ""):
+        yield "", value
+
+
+def _own_if_of_model(name: str) -> str:
+    kind, _, rest = name.partition("/")
+    return f"arm/{rest}" if kind in _OF_MODEL else name
+
+
+def _versions(run: Run) -> dict[str, str]:
+    """The versions of programs; those beside the server are an arm's own, and the server's is that of its build."""
+    server = find_server(run.versions)
+    beside = {companion.name for companion in run.companions}
+    record = {}
+    for program, version in run.software.items():
+        if server is not None and program == server.name:
+            continue
+        kind = "arm" if program in beside or program == "lmcache" else "versions"
+        record[f"{kind}/{program}"] = str(version)
+    return record
+
+
+def _machine(run: Run) -> dict[str, str]:
+    """The machine beyond what makes it equal to others: its GPUs, kernel, drivers, nodes."""
+    record: dict[str, str] = {}
+    hardware = run.hardware
+    gpus = hardware.get("gpus")
+    if gpus is not None and run.engine != IMPORTED:
+        record["ranks/gpus"] = str(len(gpus))
+    if kernel := hardware.get("kernel"):
+        record["machine/kernel"] = str(kernel)
+    drivers = sorted({str(gpu["driver"]) for gpu in gpus or () if gpu.get("driver")})
+    if drivers:
+        record["machine/driver"] = ", ".join(drivers)
+    for name in ("kubernetes", "nodes"):
+        for part, value in _leaves(run.cluster.get(name)):
+            record[f"machine/{'.'.join(filter(None, (name, part)))}"] = str(value)
+    if left_out := run.reduced_environment:
+        for part, value in _leaves(left_out):
+            record[f"machine/environment {part}".strip()] = str(value)
+    return record
+
+
+def _unexpected(run: Run, argv: Sequence[str]) -> dict[str, str]:
+    """The connector of an imported run that is none of its arm's kind; its arm is what its results are called."""
+    server = find_server(run.specification.get("versions", {})) or IMPORTED_SERVER
+    ran = connectors(argv)
+    arm = str(run.declared.get("arm") or "")
+    for kind, expected in server.settings.connectors.items():
+        if not _is_called(arm, kind):
+            continue
+        others = [name for name in ran if name not in expected]
+        if others:
+            return {NO_CONNECTOR_OF_ARM: ", ".join(others)}
+    return {}
+
+
+def _is_called(arm: str, kind: str) -> bool:
+    """Whether an arm has the name, or one that begins with the name, of an arm of this kind."""
+    return any(
+        arm == name or arm.startswith(f"{name}-") for name in ARM_KINDS[kind].arms
+    )
