@@ -82,6 +82,16 @@ def steady(rate: float, seconds: float, late: float = 1.0) -> Requests:
     return Requests(records)
 
 
+def shifted(requests: Requests, by_s: float) -> Requests:
+    """The same requests, later."""
+    times = ("start", "first_token", "last_token", "end")
+    later = []
+    for each in requests.records:
+        moved = {name: getattr(each, name) + by_s for name in times}
+        later.append(msgspec.structs.replace(each, **moved))
+    return Requests(later)
+
+
 def found(judged: checks_level.JudgedLevel) -> dict[str, str]:
     return {
         outcome.code: outcome.severity for outcome in run_checks(LEVEL_CHECKS, judged)
@@ -132,16 +142,23 @@ def test_a_level_beside_other_work_is_named() -> None:
     assert found(busy)["disturbed"] == "warn"
 
 
-def test_unsteady_delivery_is_said_and_two_states_in_one_window_fail() -> None:
+def test_unsteady_delivery_is_said_and_a_window_in_which_it_ended_fails() -> None:
     assert "steadiness" not in found(level())
-    assert (
-        found(replace(level(), requests=steady(640.0, 120.0, late=1.2)))["steadiness"]
-        == "warn"
-    )
-    assert (
-        found(replace(level(), requests=steady(640.0, 120.0, late=2.0)))["steadiness"]
-        == "fail"
-    )
+    of_rate = {
+        late: replace(level(), requests=steady(640.0, 120.0, late=late))
+        for late in (1.2, 2.0)
+    }
+    assert found(of_rate[1.2])["steadiness"] == "warn"
+    assert found(of_rate[2.0])["steadiness"] == "warn"
+    # The two states are in the interval of a comparison.
+    assert "times_apart" not in facts(of_rate[1.2], "steadiness")
+    assert facts(of_rate[2.0], "steadiness") == {
+        "change_percent": pytest.approx(100 * 2 / 3, abs=1),
+        "times_apart": pytest.approx(2, abs=0.02),
+    }
+    ended = replace(level(), requests=steady(640.0, 79.0))
+    begun = replace(level(), requests=shifted(steady(640.0, 79.0), 41.0))
+    assert found(ended)["steadiness"] == found(begun)["steadiness"] == "fail"
     change, _ = rate_drift(steady(640.0, 120.0, late=1.2), 0.0, 120.0, 8)
     assert change == pytest.approx(0.2 / 1.1, abs=0.01)
 

@@ -14,6 +14,7 @@ from kveval.analysis.levels.noise import (
     quantile_error,
     quantile_interval,
     rate_drift,
+    state_bound,
     uncensored,
 )
 from kveval.analysis.levels.records import prompt_shares, window_columns
@@ -213,3 +214,12 @@ def test_the_error_of_a_change_is_that_of_batches_drawn_again() -> None:
     assert np.mean(np.abs(changes) > 2 * errors) == pytest.approx(0.05, abs=0.02)
     # A straight line is no scatter.
     assert change_error(np.arange(9.0)) == pytest.approx(0, abs=1e-9)
+
+
+def test_a_window_of_two_states_leaves_the_rate_between_them() -> None:
+    # Twice as fast: the states are 2/3 and 4/3 of their mean.
+    assert state_bound(2 / 3, 0.1) == pytest.approx(np.log(2))
+    assert state_bound(-2 / 3, 0.1) == pytest.approx(np.log(2))
+    assert state_bound(0.5, 0.01) == state_bound(0.9, 0.4) == state_bound(0.04, 0) == 0
+    assert state_bound(np.nan, np.nan) == 0
+    assert state_bound(2.0, 0.1) == state_bound(-2.0, 0.1) == np.inf

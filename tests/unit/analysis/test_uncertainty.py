@@ -1,6 +1,7 @@
 """Few tokens, few latencies, unsteady windows and a starved closed loop: uncertainty and bias instead of a refusal."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,10 @@ from tests.support.guidellm_reports import Story, document
 from tests.support.synthetic import BASELINES, levels_table, run_description
 
 from kveval.analysis.estimators.intervals import Contrast
+from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.levels.outcomes import outcome_columns, warn
 from kveval.analysis.levels.tables import run_tables
+from kveval.analysis.statistics.findings import read_findings
 from kveval.analysis.statistics.verdict_words import (
     BETTER,
     INCONCLUSIVE,
@@ -25,6 +29,7 @@ from kveval.analysis.statistics.verdict_words import (
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.report.data.comparisons import effect_text
+from kveval.report.data.vocabulary import CANNOT_TELL_YET, verdict_of
 
 LEVEL, TOKENS = 2, 16
 
@@ -299,6 +304,132 @@ def test_windows_that_change_apart_widen_the_interval_and_alike_do_not() -> None
     assert widths[0] == pytest.approx(widths[1])
     assert widths[2] > widths[0] + 20
     assert apart["throughput_tok_s"]["verdict"] == INCONCLUSIVE
+
+
+NINE_RUNS = {
+    "no-offload": (43.7, 39.0, 51.4),
+    "native-offload": (37.9, 34.9, 33.3),
+    "lmcache-redis": (130.0, 147.0, 134.0),
+}
+"""Tok/s of a campaign on a virtual machine of two cores."""
+
+
+def nine_runs(change: float, **rates: tuple[float, ...]) -> pd.DataFrame:
+    """That campaign; in the third run of the baseline the host's speed changed within the window."""
+    values = NINE_RUNS | rates
+    levels = levels_table(effects=dict.fromkeys(values, 0.0), levels=(8,), runs=3)
+    levels["throughput_tok_s"] = np.concatenate([*values.values()])
+    unsteady = (levels["scenario"] == "no-offload") & (levels["run"] == 3)
+    drift = np.where(unsteady, change, 0.0)
+    return levels.assign(throughput_drift=drift, throughput_drift_se=0.02)
+
+
+def with_goodput(levels: pd.DataFrame) -> pd.DataFrame:
+    """The same levels; all requests met the limits."""
+    return levels.assign(
+        goodput_met=100,
+        goodput_settled=100,
+        concurrency_shortfall=0.0,
+        **{GOODPUT: levels["throughput_tok_s"] / 64},
+        **{f"{GOODPUT}_se": 0.0},
+    )
+
+
+def throughput_of(levels: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """The rows on throughput by scenario."""
+    table = compare_all(levels, BASELINES, Comparison()).baseline
+    rows = table[table["metric"] == "throughput_tok_s"].to_dict("records")
+    return {str(row["scenario"]): row for row in rows}
+
+
+def test_a_threefold_effect_stands_against_a_window_of_two_states() -> None:
+    steady, row = (
+        throughput_of(nine_runs(change))["lmcache-redis"] for change in (0.0, 0.63)
+    )
+    assert (row["verdict"], row["runs"], row["exclusions"]) == (BETTER, 3, "")
+    assert row["effect_percent"] == pytest.approx(steady["effect_percent"])
+    # One of three runs may be off by ln(1.315 / 0.685), to either side.
+    for end, sign in (("low_percent", -1), ("high_percent", 1)):
+        wider = (100 + row[end]) / (100 + steady[end])
+        assert wider == pytest.approx((1.315 / 0.685) ** (sign / 3))
+    assert row["p_value"] > steady["p_value"]
+
+
+def test_a_difference_that_a_window_of_two_states_may_be_is_not_assessed() -> None:
+    rows = throughput_of(nine_runs(0.63))
+    # 21 % slower, and the window may have made 20 % of that.
+    assert rows["native-offload"]["verdict"] == INCONCLUSIVE
+    row = throughput_of(nine_runs(-0.7))["native-offload"]
+    assert (row["verdict"], row["grounds"]) == (NOT_ASSESSED, "unsteady_windows")
+    (found,) = [
+        finding for finding in read_findings(row) if finding.code == row["grounds"]
+    ]
+    assert found.facts == {
+        "windows": [{"side": "reference", "run": 3, "change_percent": -70.0}],
+        "bound_ln": pytest.approx(np.log(1.35 / 0.65) / 3),
+    }
+    assert "-70 % in run 3 of no-offload" in row["reason"]
+    assert verdict_of(row) == CANNOT_TELL_YET
+
+
+def test_too_few_runs_come_before_a_window_of_two_states() -> None:
+    levels = nine_runs(0.63)
+    few = levels[levels["run"] > 1]
+    assert throughput_of(few)["native-offload"]["grounds"] == "few_runs"
+
+
+def test_windows_of_two_states_say_nothing_of_latencies_and_all_of_goodput() -> None:
+    steady, unsteady = (
+        compared(with_goodput(nine_runs(change))) for change in (0.0, 0.63)
+    )
+    assert GOODPUT in steady
+    for metric, row in steady.items():
+        of_rate = metric in ("throughput_tok_s", GOODPUT)
+        assert (unsteady[metric]["high_percent"] > row["high_percent"]) == of_rate
+
+
+def test_a_window_without_a_bound_leaves_rates_out_and_keeps_latencies() -> None:
+    levels = nine_runs(0.0)
+    unsteady = (levels["scenario"] == "no-offload") & (levels["run"] == 3)
+    failed = with_goodput(levels).assign(
+        checks_failed=np.where(unsteady, "steadiness", "")
+    )
+    for metric, row in compared(failed).items():
+        of_rate = metric in ("throughput_tok_s", GOODPUT)
+        assert ("few_runs" in row["grounds"]) == of_rate
+
+
+def test_a_level_whose_windows_had_one_state_is_preferred() -> None:
+    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.1})
+    plain = levels.assign(
+        throughput_tok_s=levels["throughput_tok_s"].where(
+            levels["level"] != 8, levels["throughput_tok_s"] * (14 / 8) * (32 / 38)
+        ),
+        throughput_drift=0.0,
+        throughput_drift_se=0.01,
+    )
+    common = compared(plain)["throughput_tok_s"]["level"]
+    drift = np.where(plain["level"] == common, 0.8, 0.0)
+    other = compared(plain.assign(throughput_drift=drift))["throughput_tok_s"]
+    assert {common, other["level"]} == {8, 32}
+
+
+@pytest.mark.parametrize(("code", "side"), [("server_rate", 0), ("server_tokens", 1)])
+def test_counts_that_disagree_by_as_much_as_the_effect_leave_no_difference(
+    code: str, side: int
+) -> None:
+    levels = with_shortfall(0.054)
+    assert compared(levels)["throughput_tok_s"]["verdict"] == BETTER
+    found = warn("{difference_percent:+.1f} % apart", difference_percent=-5.0)
+    columns = outcome_columns([replace(found, code=code)])
+    at = levels["scenario"] == ("no-offload", "native-offload")[side]
+    levels.loc[at, [*columns]] = [*columns.values()]
+    rows = compared(levels)
+    row, latency = rows["throughput_tok_s"], rows["e2e_ms_p50"]
+    assert row["verdict"] == INCONCLUSIVE
+    assert row["low_percent"] < 0.5
+    assert row["high_percent"] > 10
+    assert latency["verdict"] == BETTER
 
 
 contrasted = st.builds(

@@ -52,23 +52,30 @@ def tree(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("rate", "said"),
+    ("changes", "said"),
     [
-        (0.0, "delivered nothing"),
-        (np.inf, "with an infinite value"),
-        (np.nan, "without a value"),
+        ({"throughput_tok_s": 0.0}, "delivered nothing"),
+        ({"throughput_tok_s": np.inf}, "with an infinite value"),
+        ({"throughput_tok_s": np.nan}, "without a value"),
+        # Its tests have no bound that a window of two states could widen.
+        (
+            {"throughput_drift": 0.8, "throughput_drift_se": 0.02},
+            "the rate of tokens was not steady",
+        ),
     ],
 )
 def test_a_run_without_a_rate_is_named(
-    rate: float, said: str, tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, float],
+    said: str,
+    tree: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = planned(tree)[1]
     cell = next(iter(config.cells))
     pointer = tmp_path / "measurement.json"
     pointer.touch()
-    level = level_row(cell.model, cell.scenario, 1, 2, 100.0) | {
-        "throughput_tok_s": rate
-    }
+    level = level_row(cell.model, cell.scenario, 1, 2, 100.0) | changes
     monkeypatch.setattr(measuring, "campaign_pointer", lambda *of: pointer)
     monkeypatch.setattr(measuring, "stored_run", lambda pointer: tmp_path)
     monkeypatch.setattr(

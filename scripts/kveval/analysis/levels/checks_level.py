@@ -7,6 +7,7 @@ known sign disqualify nothing: they widen the interval, see `kveval.analysis.sta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from kveval.analysis.levels.latencies import TITLES, parse_reasons
-from kveval.analysis.levels.noise import QUANTILES, is_unsteady, rate_drift
+from kveval.analysis.levels.noise import QUANTILES, is_unsteady, rate_drift, state_bound
 from kveval.analysis.levels.outcomes import Outcome, check, fail, note, warn
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.requests import Requests
@@ -28,8 +29,6 @@ from kveval.store.run_file import IMPORTED, LevelRun, Run
 
 # If the requests in flight fall short of those asked for by more than this share, verdicts allow for the bias.
 STARVED = 0.05
-# A rate that changes by more from the first third of the window to the last is not one steady state.
-_TWO_STATES = 0.5
 _MOSTLY = 0.5
 # Of the tokens of a server that others use as well.
 _MOST_FOR_OTHERS = 0.10
@@ -187,21 +186,34 @@ def streams(level: JudgedLevel) -> Iterator[Outcome]:
 def steadiness(level: JudgedLevel) -> Iterator[Outcome]:
     """The token rates of the window's first and last third differ by less than max(5 %, 2 standard errors).
 
-    A change by half is no steady state and disqualifies the throughput; a smaller one widens the intervals of its
-    comparisons. Latencies stay valid: they describe all states within the window.
+    Changes widen the intervals of throughput: beyond half of the mean rate by both states, see `noise.state_bound`. A
+    third that delivered nothing disqualifies it. Latencies stay valid: they describe all states within the window.
     """
-    streams = None if has_pauses(level.workload) else level.streams
-    change, error = rate_drift(level.requests, *level.window, streams)
-    words = "the last third delivered tokens {change_percent:+.0f} % against the first"
-    if is_unsteady(change, error) and abs(change) > max(_TWO_STATES, 3 * error):
-        words += ": not one steady state; use a longer warm-up, primed prefixes or longer levels"
-        yield fail(words, change_percent=100 * change)
-    elif is_unsteady(change, error):
+    change, error = rate_drift(level.requests, *level.window, level.closed_streams)
+    if not is_unsteady(change, error):
+        return
+    words = "the rate of tokens changed by {change_percent:+.0f} % of its mean from the first third of the window to the last"
+    bound = state_bound(change, error)
+    if not bound:
         yield warn(
             words
             + " (limit {limit_percent:.0f} %): where arms differ in this, intervals are wider",
             change_percent=100 * change,
             limit_percent=100 * max(0.05, 2 * error),
+        )
+    elif math.isfinite(bound):
+        yield warn(
+            words
+            + ": two states {times_apart:.2g} times apart, so intervals of throughput are wider by both; use a longer"
+            " warm-up, primed prefixes or longer levels",
+            change_percent=100 * change,
+            times_apart=math.exp(bound),
+        )
+    else:
+        yield fail(
+            words
+            + ", as one of them delivered nothing: see the server's log, and measure the run again",
+            change_percent=100 * change,
         )
 
 

@@ -26,6 +26,8 @@ _BEYOND = {"p50": 2, "p90": 2, "p99": 10}
 """Observed values needed beyond a quantile: the 90th percentile of nine values would just be the largest. In heavy
 tails, two values beyond a p99 determine it to a factor of two, ten to a third."""
 QUANTILES: Mapping[str, float] = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+_TWO_STATES = 0.5
+"""A rate that changes by more, relative to its mean, from the first third of a window to the last has two states."""
 _BATCH_LATENCIES, _FEWEST_BATCHES, _MOST_BATCHES = 4, 6, 9
 
 
@@ -136,6 +138,20 @@ def change_error(batches: Array) -> float:
 def is_unsteady(change: float, error: float) -> bool:
     """Whether a rate that changed by so much was not steady: by more than max(5 %, 2 standard errors)."""
     return abs(change) > max(0.05, 2 * error)
+
+
+def state_bound(change: float, error: float) -> float:
+    """Return how far, on the ln scale, a rate may lie to either side of its mean over a window of two states; 0 for one.
+
+    With the relative change d of `rate_drift`, the states are m (1 - d/2) and m (1 + d/2), m their mean. Whichever of
+    them is the true rate, the mean over the window lies between them: the bound is |ln((1 + d/2) / (1 - d/2))|. It is
+    infinite if one of the two thirds delivered nothing, as where a server stopped or started.
+    """
+    if not is_unsteady(change, error) or abs(change) <= max(_TWO_STATES, 3 * error):
+        return 0.0
+    half = abs(change) / 2
+    # Tokens are shared out among the thirds: a third that delivered none may have a rounding error of them.
+    return math.log((1 + half) / (1 - half)) if half < 1 - 1e-9 else math.inf
 
 
 def quantile_error(observed: ObservedTimes, share: float) -> float:

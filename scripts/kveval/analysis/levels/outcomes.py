@@ -219,7 +219,7 @@ def _nan_if_null(value: Any) -> Any:
 
 
 def failed_checks(row: Mapping[Any, Any], of_throughput: bool) -> list[str]:
-    """Return the names of the failed checks that disqualify a level's throughput, or else its latencies.
+    """Return the names of the failed checks that disqualify a level's throughput and goodput, or else its latencies.
 
     An unsteady rate does not disqualify latencies: they describe all states within the window.
     """

@@ -28,7 +28,7 @@ from kveval.analysis.statistics.run_times import (
     trend_error,
 )
 from kveval.analysis.statistics.sides import Sides
-from kveval.analysis.statistics.uncertainty import widen_by_noise
+from kveval.analysis.statistics.uncertainty import unsteady_refusals, widen_by_noise
 from kveval.campaign.cell import Cell
 
 # Each half of the runs is evaluated at the level chosen by the other half. If levels are alike, both halves are high
@@ -60,7 +60,12 @@ def estimates(
     for members in groups.values():
         blocks = _Blocks.of(members, method, pauses)
         made |= {basis: blocks.estimate(basis) for basis in members}
-    return _widened_by_copies([made[basis] for basis in bases], alpha)
+    widened = _widened_by_copies([made[basis] for basis in bases], alpha)
+    # First, so that what refuses a comparison for a more fundamental reason comes after it.
+    return [
+        replace(each, findings=(*unsteady_refusals(each.sides), *each.findings))
+        for each in widened
+    ]
 
 
 def _of_other_times(basis: ComparisonBasis) -> Estimate:

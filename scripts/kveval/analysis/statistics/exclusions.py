@@ -495,7 +495,7 @@ def unknown_latency(row: Row, metric: str, side: Side) -> Exclusion | None:
 def unfit(row: Row, metric: str, side: Side = "arm") -> Exclusion | None:
     """Return why a level with a value may not enter a verdict on a metric, None if it may."""
     run = int(row["run"])
-    if failed := failed_checks(row, metric == THROUGHPUT):
+    if failed := failed_checks(row, metric in (THROUGHPUT, GOODPUT)):
         of_server = any(name in _OF_SERVER for name in failed)
         code = "server_failed" if of_server else "check_failed"
         return Exclusion(code, run, side, {"checks": failed})

@@ -111,6 +111,7 @@ CODES: Mapping[str, Meaning] = {
     "limits_never_met": Meaning("", "refuses"),
     "replicate": Meaning("", "refuses"),
     "undeclared": Meaning("", "refuses"),
+    "unsteady_windows": Meaning("", "refuses"),
     # The grounds of a verdict, or of none.
     "spread_unknown": Meaning("", "refuses"),
     "spread_borrowed": Meaning("", "indicates"),

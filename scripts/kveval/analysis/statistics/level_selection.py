@@ -18,6 +18,7 @@ from kveval.analysis.estimators.intervals import t_quantile
 from kveval.analysis.estimators.spreads import Array, residuals
 from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.levels.noise import state_bound
 from kveval.campaign.cell import CELL_COLUMNS
 from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
 
@@ -25,6 +26,7 @@ SELECTION_COLUMNS = (
     *CELL_COLUMNS,
     *("run", "level", THROUGHPUT, GOODPUT, "goodput_met"),
     *("checks_failed", "concurrency_shortfall"),
+    *("throughput_drift", "throughput_drift_se"),
 )
 """Columns of a level that choose among levels."""
 
@@ -166,11 +168,17 @@ def falls_with_load(
 
 
 def _sound(rows: pd.DataFrame, levels: list[int]) -> list[int]:
-    """Return the levels that passed with the full load in as many runs as a verdict needs; all levels if none did."""
+    """Return the levels that passed, with the full load and in one state, in as many runs as a verdict needs.
+
+    All levels if none did.
+    """
     needed = min(MIN_RUNS, rows["run"].nunique())
     sound = rows["checks_failed"].astype(object).fillna("") == ""
     if "concurrency_shortfall" in rows:
         sound &= ~(rows["concurrency_shortfall"].astype(float) > STARVED)
+    if "throughput_drift" in rows:
+        drifts = zip(rows["throughput_drift"], rows["throughput_drift_se"], strict=True)
+        sound &= np.array([not state_bound(*drift) for drift in drifts])
     passed: dict[Any, set[Any]] = {}
     for level, run in zip(rows["level"][sound], rows["run"][sound], strict=True):
         passed.setdefault(level, set()).add(run)

@@ -319,6 +319,18 @@ def _none_met(facts: Facts, _: SideNames) -> str:
     )
 
 
+def _unsteady_windows(facts: Facts, names: SideNames) -> str:
+    parts = [
+        f"{window['change_percent']:+.0f} % in run {window['run']} of {names.label(window['side'])}"
+        for window in facts["windows"]
+    ]
+    return (
+        f"within a window the rate of tokens changed ({', '.join(parts)}), so that the difference may be off by "
+        f"{percent(facts['bound_ln']):.2g} %, which is as much as it is: measure with longer `seconds:`, or on a quieter "
+        "machine"
+    )
+
+
 def _more_runs(facts: Facts, _: SideNames) -> str:
     many = "more than 1,000" if facts["runs"] is None else str(facts["runs"])
     return f"{many} runs would resolve {100 * facts['margin']:g} % at this spread"
@@ -485,6 +497,7 @@ EXPLANATIONS: Mapping[str, Words] = {
         "is noise"
     ),
     "undeclared": "not declared as a contrast",
+    "unsteady_windows": _unsteady_windows,
     "spread_borrowed": "one run; spread from replicates ({df} degrees of freedom)",
     "within_margin": lambda facts, _: f"within +-{100 * facts['margin']:g} % (TOST)",
     "more_runs": _more_runs,

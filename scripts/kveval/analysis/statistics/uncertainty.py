@@ -6,7 +6,7 @@ Nothing here prevents a verdict: noise and biases widen intervals and shift the 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,8 +16,10 @@ from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import Contrast
 from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.noise import is_unsteady
-from kveval.analysis.statistics.sides import Rows, number, numbers
+from kveval.analysis.levels.noise import is_unsteady, state_bound
+from kveval.analysis.levels.outcomes import outcomes_of
+from kveval.analysis.statistics.findings import ComparisonFinding, new_finding
+from kveval.analysis.statistics.sides import Rows, Sides, number, numbers
 
 COLUMNS = (
     *(
@@ -35,6 +37,8 @@ COLUMNS = (
 FLOOR = 0.5
 """The share of the noise within runs below which the standard error cannot fall."""
 _CUT = {THROUGHPUT: "throughput_cut", GOODPUT: "goodput_cut"}
+# The checks that compare the tokens received with those that the server counted, over the level and in the window.
+_COUNTS = ("server_tokens", "server_rate")
 # If an effect changes evenly, by D from the first third to the last, its values are uniform over a range of 1.5 D.
 _EVENLY = 1.5 / np.sqrt(12)
 
@@ -80,9 +84,14 @@ def widen_by_noise(
         float(np.hypot(_mean(reference, cut), _mean(arm, cut))) if cut else 0.0
     )
     systematic = float(np.hypot(cut_of_both, _drift(reference, arm)))
-    below = above = 0.0
+    either = sum(
+        _windows_bound(rows, metric) + _count_bound(rows, metric)
+        for rows in (reference, arm)
+    )
+    below = above = either
     if starvation(reference, arm):
-        below, above = _bias(reference, metric), _bias(arm, metric)
+        below += _bias(reference, metric)
+        above += _bias(arm, metric)
     return replace(contrast, floor=floor, below=below, above=above).with_error(
         systematic
     )
@@ -99,12 +108,78 @@ def _drift(reference: Rows, arm: Rows) -> float:
     """The standard error, shared by all runs, of an effect that changed during the windows.
 
     If both sides change alike, the effect stays the same. In a closed loop latencies change inversely to throughput.
+    Windows of two states have a bound in its place, see `window_bound`.
     """
-    change = _mean(arm, "throughput_drift") - _mean(reference, "throughput_drift")
-    error = math.hypot(
-        *(_error_of_mean(rows, "throughput_drift_se") for rows in (reference, arm))
-    )
+    sides = [*map(_in_one_state, (reference, arm))]
+    before, after = (_mean(rows, "throughput_drift") for rows in sides)
+    change = after - before
+    error = math.hypot(*(_error_of_mean(rows, "throughput_drift_se") for rows in sides))
     return float(_EVENLY * abs(change)) if is_unsteady(change, error) else 0.0
+
+
+def _in_one_state(rows: Rows) -> Rows:
+    return [row for row in rows if not _state_bound(row)]
+
+
+def window_bound(row: Mapping[str, Any], metric: str) -> float:
+    """Return how far, on the ln scale, a run's rate may be off to either side because its window has two states.
+
+    0 for latencies, which are those of all states within the window.
+    """
+    return _state_bound(row) if metric in _CUT else 0.0
+
+
+def _state_bound(row: Mapping[str, Any]) -> float:
+    change, error = (
+        number(row, name) for name in ("throughput_drift", "throughput_drift_se")
+    )
+    return state_bound(change, error)
+
+
+def _windows_bound(rows: Rows, metric: str) -> float:
+    """The same of the mean over runs."""
+    return float(np.mean([window_bound(row, metric) for row in rows] or [0.0]))
+
+
+def unsteady_refusals(sides: Sides) -> Iterator[ComparisonFinding]:
+    """Yield which windows of two states may be as much off as the difference is large, if they are."""
+    both = {"arm": sides.arm, "reference": sides.reference}
+    bound = sum(_windows_bound(rows, sides.metric) for rows in both.values())
+    if not bound or abs(sides.difference) > bound:
+        return
+    windows = [
+        {
+            "side": side,
+            "run": int(row["run"]),
+            "change_percent": 100 * number(row, "throughput_drift"),
+        }
+        for side, rows in both.items()
+        for row in rows
+        if window_bound(row, sides.metric)
+    ]
+    yield new_finding("unsteady_windows", windows=windows, bound_ln=bound)
+
+
+def _count_bound(rows: Rows, metric: str) -> float:
+    """By how much the mean of ln of a rate may be off because two counts of the same tokens disagree; 0 for latencies.
+
+    Where they disagree by x, one of them, or the clock that its rate is by, is off by x: |ln(1 + x)|, to either side.
+    """
+    if metric not in _CUT:
+        return 0.0
+    return float(np.mean([_disagreement(row) for row in rows] or [0.0]))
+
+
+def _disagreement(row: Mapping[str, Any]) -> float:
+    """The largest difference of ln of two counts of which a check warns; below its limit it is chance."""
+    return max(
+        (
+            abs(math.log1p(outcome.facts["difference_percent"] / 100))
+            for outcome in outcomes_of(row)
+            if outcome.code in _COUNTS and outcome.severity == "warn"
+        ),
+        default=0.0,
+    )
 
 
 def _bias(rows: Rows, metric: str) -> float:

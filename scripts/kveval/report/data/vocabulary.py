@@ -39,6 +39,10 @@ _OF_COLUMN = {
 }
 
 
+# Grounds of no verdict that more of the same measurements remove.
+_NOT_YET = frozenset({"few_runs", "unsteady_windows"})
+
+
 def verdict_text(row: Mapping[Any, Any]) -> str:
     """Return the verdict of a comparison as the report words it, with the reason where that is what a reader needs."""
     stated, reason = verdict_words(row), text_or_blank(row["reason"])
@@ -71,7 +75,8 @@ def cost_text(row: Mapping[Any, Any]) -> str:
 
 def verdict_of(row: Mapping[Any, Any]) -> str:
     """Return the one of VERDICTS that a row of comparison.csv stands for."""
-    if row["verdict"] == words.NOT_ASSESSED and "few_runs" in ground_codes(row):
+    not_yet = _NOT_YET.intersection(ground_codes(row))
+    if row["verdict"] == words.NOT_ASSESSED and not_yet:
         return CANNOT_TELL_YET
     return _OF_COLUMN.get(str(row["verdict"]), CANNOT_TELL_YET)
 

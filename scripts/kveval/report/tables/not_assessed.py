@@ -56,6 +56,7 @@ _STEP_FOR_CAUSE = {
     "server_failed": _PASSING,
     "check_failed": _PASSING,
     "few_runs": _MORE_RUNS,
+    "unsteady_windows": "longer levels (`seconds:`), or a quieter machine",
     "no_baseline": "measure its baseline",
     "replicate": "nothing: it shows the size of differences by noise alone",
     "single_run": _MORE_RUNS,

@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kveval.analysis.levels.checks_level import steadiness
 from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics.exclusions import is_active, unusable
+from kveval.analysis.statistics.exclusions import Exclusion, is_active, unusable
+from kveval.analysis.statistics.pairing import Row
 from kveval.analysis.statistics.sentences import exclusion_words
+from kveval.analysis.statistics.uncertainty import window_bound
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
@@ -166,10 +169,19 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
         )
         for name in SHOWN:
             value = cold if name == COLD else float(row.get(name) or math.nan)
-            excluded = None if name == COLD else unusable(named, name)
+            excluded = None if name == COLD else _excluded(named, name)
             if value > 0 and excluded is None:
                 values[cell, level, name] = value
             elif excluded is not None and name == SHOWN[0]:
                 words = exclusion_words(excluded)
                 reasons.append(f"{cell.path} run {run}: {words}")
     return values, reasons
+
+
+def _excluded(row: Row, name: str) -> Exclusion | None:
+    """Return why a value of a level enters no test; the sequential ones allow for no bound, as a window of two states has."""
+    excluded = unusable(row, name)
+    if excluded is None and window_bound(row, name):
+        facts = {"checks": [steadiness.name]}
+        return Exclusion("check_failed", int(row["run"]), "arm", facts)
+    return excluded
