@@ -18,6 +18,7 @@ from kveval.engines.job import Job, MeasurementError
 from kveval.engines.protocol import AddressedServer, RunningRecording, RunSession
 from kveval.engines.servers.errors import ServerDied
 from kveval.engines.watchdog import ClockWatch, WatchError, monitored
+from kveval.host import work
 from kveval.host.cpu_time import CpuTime
 from kveval.host.errors import Failure
 from kveval.host.redaction import Redactor
@@ -163,6 +164,7 @@ class Levels:
             (self.session.require_room, 1.0),
             *self.session.checks,
         ]
+        work_before_ms = self._work_ms()
         before: dict[str, float] = {}
         times: list[CpuTime] = []
         # When the load was sent; before that, the caches are primed.
@@ -197,6 +199,7 @@ class Levels:
             require_fine()
         self.clock.check()
         after = server.counters()
+        host_work = self._host_work(work_before_ms)
         facts = load.report_facts(report, self.job.specification.versions["guidellm"])
         packed = pack(report, self.redactor)
         return {
@@ -212,6 +215,7 @@ class Levels:
             "ready_s": round(ready_s, 2),
             "counters": changes(before, after),
             "others_cpu_percent": self._others_percent(times),
+            "host_work": host_work,
             **({} if ran.primed is None else {"primed": asdict(ran.primed)}),
             **({} if level.longer == 1 else {"seconds": workload.seconds}),
             "status": "ok",
@@ -224,6 +228,21 @@ class Levels:
             return None
         share = times[-1].others_percent(times[0])
         return None if share is None else round(share, 2)
+
+    def _work_ms(self) -> float | None:
+        """Return the time of the fixed work on the server's cores; None of a server that computes on a GPU, or elsewhere."""
+        processes = self._server_processes()
+        if not processes or not self.job.specification.on_cpu:
+            return None
+        taken_ms = work.work_ms(processes)
+        return None if taken_ms is None else round(taken_ms, 3)
+
+    def _host_work(self, before_ms: float | None) -> dict[str, Any] | None:
+        """Return how fast the host was, from the time of the work before the level and now; None where neither is known."""
+        after_ms = self._work_ms()
+        if before_ms is None and after_ms is None:
+            return None
+        return {"version": work.VERSION, "before_ms": before_ms, "after_ms": after_ms}
 
     def _server_processes(self) -> Sequence[int]:
         server = self.session.deployer.server

@@ -34,6 +34,17 @@ class Change(msgspec.Struct, frozen=True):
     delta: float
 
 
+class HostWork(msgspec.Struct, frozen=True):
+    """The processor time of `host.work` on the server's cores before and after a level, ms; None where it failed.
+
+    `version`: of the work.
+    """
+
+    version: int
+    before_ms: float | None = None
+    after_ms: float | None = None
+
+
 class LevelRun(msgspec.Struct, frozen=True):
     """One level of a run; `start` and `end` are the load generator's measured window, epoch seconds UTC.
 
@@ -41,7 +52,8 @@ class LevelRun(msgspec.Struct, frozen=True):
     throughput as computed just after the level, by which a search chose the next one; `primed`: how many prefixes were
     sent once before the level, and in how many seconds; `seconds`: the time of a level that had to last longer than
     the workload says for a request to be answered; `others_cpu_percent`: of the time of all processors of the server's
-    host, what processes took that are not the run's; known of runs on this host.
+    host, what processes took that are not the run's; known of runs on this host. `host_work`: how fast that host was;
+    known of servers that compute on the CPU of this host.
     """
 
     level: int
@@ -57,6 +69,7 @@ class LevelRun(msgspec.Struct, frozen=True):
     primed: dict[str, float] = {}
     seconds: float | None = None
     others_cpu_percent: float | None = None
+    host_work: HostWork | None = None
 
 
 class RequiredCounter(msgspec.Struct, frozen=True):

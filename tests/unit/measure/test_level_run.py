@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.config_files import BASE, CONFIG, RAW
 
@@ -210,3 +211,38 @@ def test_a_level_says_what_it_delivered_as_soon_as_that_is_known(
     lines = (tmp_path / "log").read_text().splitlines()
     delivered = [line.partition(": ")[2] for line in lines if "output tok/s" in line]
     assert delivered == ([text] if text else [])
+
+
+class LocalSession(SlowSession):
+    """Its server's processes are on this host."""
+
+    process_ids: tuple[int, ...] = (1, 2)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_how_fast_the_host_is_is_measured_before_and_after_a_level(
+    on_cpu: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[int, ...]] = []
+
+    def work_ms(processes: tuple[int, ...]) -> float | None:
+        done.append(processes)
+        return None if len(done) > 2 else 90.0 + len(done)
+
+    monkeypatch.setattr(level_run, "AddressedServer", LocalSession)
+    monkeypatch.setattr(level_run.work, "work_ms", work_ms)
+    session = LocalSession(answer_s=SECONDS / 3)
+    measuring = levels(tmp_path, session)
+    build = SPECIFICATION.build if on_cpu else "vllm"
+    specification = msgspec.structs.replace(SPECIFICATION, build=build)
+    measuring.job = dataclasses.replace(measuring.job, specification=specification)
+    level = Level(4, 0, 1)
+    entry = measuring._level(level, "level 1 of 1")
+    if not on_cpu:
+        assert (entry["host_work"], done) == (None, [])
+        return
+    assert entry["host_work"] == {"version": 1, "before_ms": 91.0, "after_ms": 92.0}
+    assert done == [(1, 2)] * 2
+    # It failed: the level goes on without it.
+    (tmp_path / "raw" / f"{level.report_name}.zst").unlink()
+    assert measuring._level(level, "level 1 of 1")["host_work"] is None

@@ -46,6 +46,7 @@ from kveval.analysis.levels.outcomes import (
 )
 from kveval.analysis.levels.requests import Requests
 from kveval.analysis.levels.server_counters import found_tokens, server_delta
+from kveval.host import work
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
 from kveval.load.reports import LevelReport, LoadReport
@@ -269,6 +270,7 @@ def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
         "run_finished": run.finished,
         "hardware": machine(run),
         **gpu_conditions(run),
+        "host_speed": _host_speed(level),
         "clock_offset_s": run.clock_offset_s,
         "device_tokens": _number(run.budget.get("device_tokens")),
         "tier_tokens": float(run.budget.get("tokens", np.nan))
@@ -284,6 +286,15 @@ def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
         else np.nan,
         "turn_prompt_tokens": float(workload.get("prompt_tokens", np.nan)),
     }
+
+
+def _host_speed(level: LevelRun) -> float:
+    """Pieces of the fixed work in a second of processor time, before and after the level; NaN if not known."""
+    done = level.host_work
+    if done is None or done.version != work.VERSION:
+        return np.nan
+    known = [ms for ms in (done.before_ms, done.after_ms) if ms]
+    return 1000 * len(known) / sum(known) if known else np.nan
 
 
 def working_set_tokens(workload: Mapping[str, Any], level: int) -> float:

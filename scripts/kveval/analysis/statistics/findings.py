@@ -66,6 +66,7 @@ CODES: Mapping[str, Meaning] = {
     "clocks_unknown": Meaning("clocks", "unknown"),
     "other_clocks": Meaning("clocks", "qualifies"),
     "throttled_on_one_side": Meaning("clocks", "qualifies"),
+    "host_speed_differs": Meaning("clocks", "qualifies"),
     "other_limits": Meaning("clocks", "refuses"),
     "no_tier": Meaning("tier", "sound"),
     "tier_as_declared": Meaning("tier", "sound"),

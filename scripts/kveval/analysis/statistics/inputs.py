@@ -17,6 +17,7 @@ from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.outcomes import FINDINGS, outcomes_of
 from kveval.analysis.levels.records import LATENCIES
+from kveval.analysis.statistics import host_speed
 from kveval.analysis.statistics.comparability import (
     RULES,
     conditions_in,
@@ -75,6 +76,7 @@ COLUMNS = (
     *("requests_preempted", "reloaded_tokens", "preemptions"),
     *("checks_failed", FINDINGS),
     CONDITIONS_COLUMN,
+    *host_speed.COLUMNS,
 )
 """Columns of a level that the inputs are read from."""
 # The check that fails if a tier does not have the cell's size.
@@ -722,6 +724,6 @@ INPUTS: tuple[Input, ...] = (
         leftover_hits,
     ),
     *(failed_requests, same_rates, others_on_server, same_first_visits),
-    *(same_conditions, other_connector),
+    *(same_conditions, other_connector, host_speed.host_speeds),
 )
 """The functions that give the inputs of every comparison from its levels."""

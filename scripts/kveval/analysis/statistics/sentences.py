@@ -166,6 +166,14 @@ def _throttled(facts: Facts, _: SideNames) -> str:
     return f"GPUs throttled: {'; '.join(parts)}"
 
 
+def _host_speed(facts: Facts, names: SideNames) -> str:
+    return (
+        f"by a fixed piece of work before and after the levels, the host was up to {facts['ratio']:.2f} times as fast in "
+        f"{_runs(facts['runs'])} of {names.label(facts['side'])} as in the other side's, which is more than the "
+        "difference: measure more runs, or on a quieter machine"
+    )
+
+
 def _tier_size(facts: Facts, _: SideNames) -> str:
     if facts["reported_tokens"] is None:
         return "other than asked for"
@@ -367,6 +375,7 @@ SUMMARIES: Mapping[str, Words] = {
     "clocks_unknown": "clocks not recorded",
     "other_clocks": "other GPU clocks",
     "throttled_on_one_side": "GPU throttled on one side",
+    "host_speed_differs": "other host speed",
     "other_limits": lambda facts, _: f"other {_differences(facts)}",
     "no_tier": "none",
     "tier_as_declared": "as asked for",
@@ -426,6 +435,7 @@ EXPLANATIONS: Mapping[str, Words] = {
         f"the GPUs of the two cells ran at different {_differences(facts)}"
     ),
     "throttled_on_one_side": _throttled,
+    "host_speed_differs": _host_speed,
     "other_limits": lambda facts, _: (
         f"the GPUs of the two cells differ in {_differences(facts)}: set both to the "
         "same (nvidia-smi -pl, -lgc)"
