@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.support import synthetic_campaign as large
+from tests.support.synthetic import BASELINES, levels_table
 from tests.unit.analysis.test_attacks import of_arm
 from tests.unit.analysis.test_attacks_runs import (
     ARM,
@@ -39,6 +40,7 @@ from kveval.analysis.statistics.findings import (
     read_findings,
 )
 from kveval.analysis.statistics.sentences import EXPLANATIONS, SUMMARIES
+from kveval.analysis.verdict import compare_all
 from kveval.analysis.verdict_tables import CHECKS
 from kveval.report.tables.not_assessed import _STEP_FOR_CAUSE, next_step_for
 
@@ -192,3 +194,17 @@ def test_runs_of_another_time_are_named_unless_the_comparison_is_refused() -> No
     )
     assert refused["grounds"] == "other_work"
     assert "at another time" not in refused["reason"]
+
+
+@pytest.mark.parametrize(("runs", "kept"), [(3, "1;2;3"), (4, "1;2;4")])
+def test_an_unsteady_run_is_left_out_where_three_others_are_steady(
+    runs: int, kept: str
+) -> None:
+    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 1.0}, runs=runs)
+    levels["throughput_drift"], levels["throughput_drift_se"] = 0.0, 0.01
+    of_run = (levels["scenario"] == "no-offload") & (levels["run"] == 3)
+    levels.loc[of_run, "throughput_drift"] = 0.6
+    row = compare_all(levels, BASELINES).baseline.iloc[0]
+    assert (row["verdict"], row["runs_kept"]) == (words.BETTER, kept)
+    codes = {exclusion.code for exclusion in read_exclusions(row)}
+    assert ("two_states" in codes) == (runs > 3)

@@ -20,7 +20,7 @@ from kveval.analysis.cells import THROUGHPUT, parse_names
 from kveval.analysis.levels.checks_level import STARVED, completed, errors
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.levels.latencies import TITLES, parse_reasons
-from kveval.analysis.levels.noise import QUANTILES, latencies_needed
+from kveval.analysis.levels.noise import QUANTILES, latencies_needed, state_bound
 from kveval.analysis.levels.outcomes import (
     LEVEL_FAILED,
     failed_checks,
@@ -146,6 +146,11 @@ REASONS: Mapping[str, Reason] = {
     "other_machine": Reason(
         "on another machine", "the other run of the pair ran on another machine"
     ),
+    "two_states": Reason(
+        "its rate of tokens changed by {change_percent:+.0f} % within the window",
+        "the rate of tokens had two states within the window, and enough other runs had one",
+        "unsteady",
+    ),
     "server_failed": Reason(
         "{checks}",
         "a check says that the server failed: no request was completed, or more than 1 % failed",
@@ -235,7 +240,8 @@ class RunPair:
     """Two runs that are compared: their rows at the level, None without one, and why they are left out.
 
     `with_smaller`: whether the reference is a smaller size of the arm. `gaps`: exclusions of runs without a value, or with
-    that of another run; `defects`: of runs whose value may enter no verdict.
+    that of another run; `defects`: of runs whose value may enter no verdict; `unsteady`: of runs whose value enters with a
+    bound, unless enough others need none.
     """
 
     arm_run: int
@@ -244,6 +250,7 @@ class RunPair:
     with_smaller: bool = False
     gaps: tuple[Exclusion, ...] = ()
     defects: tuple[Exclusion, ...] = ()
+    unsteady: tuple[Exclusion, ...] = ()
 
     @property
     def known_rows(self) -> tuple[Row, Row]:
@@ -320,8 +327,13 @@ class UsableRuns:
     @cached_property
     def usable(self) -> list[RunPair]:
         """The pairs that may enter a verdict, by the run of the reference."""
-        sound = (pair for pair in self.with_values if not pair.defects)
-        return [pair for pair in sound if pair not in self.aside]
+        sound = [
+            pair
+            for pair in self.with_values
+            if not pair.defects and pair not in self.aside
+        ]
+        steady = [pair for pair in sound if not pair.unsteady]
+        return steady if len(steady) >= MIN_RUNS else sound
 
     @property
     def enough(self) -> bool:
@@ -363,7 +375,12 @@ class UsableRuns:
         """Why runs are left out, each with one reason, by side and number."""
         reasons = {
             (exclusion.side, exclusion.run): exclusion
-            for exclusion in (*self._aside(), *self._absent(), *self._separate())
+            for exclusion in (
+                *self._left_unsteady(),
+                *self._aside(),
+                *self._absent(),
+                *self._separate(),
+            )
         }
         for pair in self.pairs:
             reasons |= {
@@ -373,6 +390,12 @@ class UsableRuns:
         for silent in self._silent(reasons.keys()):
             reasons.setdefault((silent.side, silent.run), silent)
         return tuple(reasons[key] for key in sorted(reasons))
+
+    def _left_unsteady(self) -> Iterator[Exclusion]:
+        """Yield the runs that enough others are steadier than."""
+        for pair in self.pairs:
+            if pair not in self.kept:
+                yield from pair.unsteady
 
     def _aside(self) -> Iterator[Exclusion]:
         """Yield the runs that do not show what is asked of the arm."""
@@ -428,7 +451,8 @@ def usable_runs(paired: PairedRuns) -> UsableRuns:
         if not gaps:
             gaps = tuple(_copies(pair, paired, originals))
         defects = () if gaps else tuple(_defects(pair, paired))
-        pairs.append(replace(pair, gaps=gaps, defects=defects))
+        unsteady = () if gaps else tuple(_unsteady(pair, paired.metric))
+        pairs.append(replace(pair, gaps=gaps, defects=defects, unsteady=unsteady))
     return UsableRuns(paired, tuple(pairs))
 
 
@@ -579,6 +603,17 @@ def _copies(
         else:
             facts["cell"] = paired.labels[SIDES.index(original_side)]
             yield Exclusion("copy_of_other_cell", run, side, facts)
+
+
+def _unsteady(pair: RunPair, metric: str) -> Iterator[Exclusion]:
+    """Yield the runs of a pair whose windows have two states, so that their rate is known with a bound alone."""
+    if metric not in (THROUGHPUT, GOODPUT):
+        return
+    for side, row in zip(SIDES, pair.known_rows, strict=True):
+        change = number(row, "throughput_drift")
+        if state_bound(change, number(row, "throughput_drift_se")):
+            facts = {"change_percent": 100 * change}
+            yield Exclusion("two_states", int(row["run"]), side, facts)
 
 
 def _defects(pair: RunPair, paired: PairedRuns) -> Iterator[Exclusion]:
