@@ -48,6 +48,7 @@ from kveval.analysis.statistics.pairing import (
     run_spans,
 )
 from kveval.analysis.statistics.run_times import find_pauses
+from kveval.analysis.statistics.sides import without_impossible
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import CELL_COLUMNS, Cell
@@ -93,6 +94,7 @@ class CampaignCells:
         self._requested_runs = requested_runs or {}
         self._baselines = baselines
         complete = limits_met.replace_zero_goodput(complete)
+        complete = without_impossible(complete, metrics)
         column_names = {*_NEEDED, *metrics, *(f"{name}_se" for name in metrics)}
         self._tables = tables_by_cell(_columns(complete, SELECTION_COLUMNS))
         self.rows = _rows_of_cells(_columns(complete, column_names))

@@ -176,7 +176,7 @@ def _sound(rows: pd.DataFrame, levels: list[int]) -> list[int]:
     sound = rows["checks_failed"].astype(object).fillna("") == ""
     if "concurrency_shortfall" in rows:
         sound &= ~(rows["concurrency_shortfall"].astype(float) > STARVED)
-    if "throughput_drift" in rows:
+    if {"throughput_drift", "throughput_drift_se"} <= {*rows}:
         drifts = zip(rows["throughput_drift"], rows["throughput_drift_se"], strict=True)
         sound &= np.array([not state_bound(*drift) for drift in drifts])
     passed: dict[Any, set[Any]] = {}

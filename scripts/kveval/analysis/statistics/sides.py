@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from kveval.analysis.estimators.spreads import Array
 
+# Changes, which may be negative.
+_SIGNED = ("throughput_drift", "clock_offset_s", "hit_ratio_drift")
+_LARGEST = 1e15
 Rows = Sequence[Mapping[str, Any]]
 # Numbers of the declared work that are absent where they are 0.
 _SELDOM_GIVEN = (
@@ -48,6 +53,22 @@ class Sides:
         """Mean difference of ln, arm - reference."""
         reference, arm = self.logs
         return float(np.mean(arm - reference))
+
+
+def without_impossible(levels: pd.DataFrame, metrics: Collection[str]) -> pd.DataFrame:
+    """Return levels without the numbers that nothing measured can have: not finite, beyond 1e15, below 0 but for changes.
+
+    They are not known then. Those of `metrics` stay, since they leave their runs out.
+    """
+    table = levels.copy()
+    for name in table.columns.difference([*metrics, *_SIGNED]):
+        column = table[name]
+        if is_numeric_dtype(column) and not is_bool_dtype(column):
+            table[name] = column.where((column >= 0) & (column < _LARGEST))
+    for name in table.columns.intersection(_SIGNED):
+        column = table[name].astype(float)
+        table[name] = column.where(column.abs() < _LARGEST)
+    return table
 
 
 def number(row: Mapping[str, Any], column: str) -> float:
