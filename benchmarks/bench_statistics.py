@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import false_discovery_control
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -20,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import bench_designs
 
 from kveval.analysis.estimators.intervals import (
-    Contrast,
     contrasts,
     holm,
     mean_interval,
@@ -139,37 +137,6 @@ def false_parity(runs: int, sd: float, cells: int, count: int) -> float:
     return wrong / count
 
 
-def false_discoveries(models: int, count: int) -> float:
-    """Mean share of false discoveries at q = 0.05; half of the models have no effect, half have one of 6 %."""
-    shares = []
-    effects = np.where(np.arange(models) % 2, 0.06, 0.0)
-    for number in range(count):
-        p_values = [
-            contrasts(
-                next(
-                    campaigns(
-                        5,
-                        np.full(2, 0.02),
-                        np.array([0.0, effect]),
-                        1,
-                        seed=1000 * number + model,
-                    )
-                )
-            )[0]
-            for model, effect in enumerate(effects)
-        ]
-        found = (
-            np.array(
-                false_discovery_control(
-                    [contrast.p_difference() for contrast in p_values]
-                )
-            )
-            < 0.05
-        )
-        shares.append((found & (effects == 0)).sum() / max(found.sum(), 1))
-    return float(np.mean(shares))
-
-
 def other_time_coverage(runs: int, count: int) -> float:
     """Coverage of the difference of cells that share no blocks."""
     generator = np.random.default_rng(2)
@@ -181,21 +148,6 @@ def other_time_coverage(runs: int, count: int) -> float:
         )
         low, high = welch(arm, reference).interval(0.95)
         held += low <= 0.05 <= high
-    return held / count
-
-
-def replicate_coverage(copies: int, count: int) -> float:
-    """Coverage of single runs with the spread of `copies` replicates."""
-    generator = np.random.default_rng(3)
-    held = 0
-    for _ in range(count):
-        copied = generator.normal(0, 0.06, copies)
-        arm, reference = generator.normal([0.1, 0.0], 0.06)
-        spread = float(copied.std(ddof=1))
-        low, high = Contrast(
-            arm - reference, spread * 2**0.5, copies - 1, "replicates"
-        ).interval(0.95)
-        held += low <= 0.1 <= high
     return held / count
 
 
@@ -363,11 +315,6 @@ def rows(count: int) -> Iterator[tuple[str, str, str]]:
         _per_cent(other_time_coverage(5, 4 * count)),
         "93 to 97 %",
     )
-    yield (
-        "coverage, spread of 3 replicates",
-        _per_cent(replicate_coverage(3, 4 * count)),
-        "93 to 97 %",
-    )
     for name, sds in spreads.items():
         for runs in (3, 5):
             text, error = (
@@ -392,11 +339,6 @@ def rows(count: int) -> Iterator[tuple[str, str, str]]:
             _per_cent(found),
             promise,
         )
-    yield (
-        "false discoveries over 8 models, q = 5 %",
-        _per_cent(false_discoveries(8, count // 2)),
-        "at most 5 %",
-    )
     yield from bench_designs.rows(count // 5)
     whole = whole_campaigns(count // 4)
     for name, promise in (

@@ -296,7 +296,6 @@ GROUNDS: dict[str, Callable[[], Case]] = {
     ),
     "sizes of one arm": lambda: of(_sizes_of_one_arm()),
     "parity margin": lambda: of(levels_table(sd=0.03), margin=0.2, alpha=0.01),
-    "paired": lambda: of(levels_table(), method="paired"),
     "models": lambda: of(levels_table(["a", "b", "c"], sd=0.05)),
 }
 

@@ -47,7 +47,6 @@ _TEXT = (
         "guidellm_version",
         "indication",
         "levels_compared",
-        "method",
         "method_hash",
         "verdict",
         "panel",

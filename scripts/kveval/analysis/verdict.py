@@ -23,7 +23,6 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import (
     Contrast,
-    false_discovery,
     holm,
     percent,
 )
@@ -41,7 +40,7 @@ from kveval.analysis.statistics.comparison import (
     Question,
 )
 from kveval.analysis.statistics.comparison_rows import comparison_table
-from kveval.analysis.statistics.estimates import estimates, pooled_spread, within_runs
+from kveval.analysis.statistics.estimates import estimates
 from kveval.analysis.statistics.findings import ComparisonFinding, by_input, new_finding
 from kveval.analysis.statistics.inputs import tier_gain
 from kveval.analysis.statistics.verdict_words import (
@@ -63,7 +62,7 @@ from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
 from kveval.host.hashing import content_hash
 
-METHOD = 6
+METHOD = 7
 """Version of the comparison method; part of the method's hash, raised when verdicts may change."""
 # Metric -> True if more is better.
 METRICS: dict[str, bool] = {
@@ -132,7 +131,7 @@ def judge_all(
     a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
     Effects are per cent of the reference. For the primary metric `p_holm` is adjusted over all comparisons of all
     models, else over those of one model and metric; neighbouring sizes, unless declared, are adjusted apart, and change
-    no other comparison. `q_value` is over all models of a metric (Benjamini, Hochberg).
+    no other comparison.
     `metrics`: by default METRICS, and goodput where the levels have it. `requested_runs`: the number of runs that the
     campaign asks for, by cell; without it, a run is missing that a cell compared has and the other does not.
     `peaks`: whether peaks are compared as well, which changes no other verdict.
@@ -153,9 +152,9 @@ def judge_all(
     for verdict in _verdicts(estimated, metrics, settings):
         of_kind[verdict.question.kind].append(verdict)
     return Verdicts(
-        _with_q_values(of_kind["baseline"], settings.q),
+        of_kind["baseline"],
         [*of_kind["contrast"], *of_kind["sizes"]],
-        _with_q_values(of_kind["peak"], settings.q),
+        of_kind["peak"],
     )
 
 
@@ -177,71 +176,14 @@ def _estimates(
     compared = bases(campaign.questions(model, metric, own_peaks))
     copies = bases(campaign.copies(model, metric, own_peaks))
     sizes = bases(campaign.size_questions(model, metric, own_peaks))
-    estimated = _estimated(campaign, metric, compared, copies)
+    alpha, pauses = campaign.settings.alpha, campaign.pauses
+    estimated = estimates([*compared, *copies], alpha, pauses)[: len(compared)]
     if not sizes:
         return estimated
     pairs = {basis.question.cells for basis in sizes}
     others = [basis for basis in copies if basis.question.cells not in pairs]
-    with_sizes = _estimated(campaign, metric, [*compared, *sizes], others)
-    return [*estimated, *with_sizes[len(compared) :]]
-
-
-def _estimated(
-    campaign: CampaignCells,
-    metric: str,
-    compared: Sequence[ComparisonBasis],
-    copies: Sequence[ComparisonBasis],
-) -> list[Estimate]:
-    """Return comparisons of a model with their effects and errors; `copies` are estimated with them."""
-    settings, bases = campaign.settings, [*compared, *copies]
-    estimated = estimates(bases, settings.alpha, settings.method, campaign.pauses)
-    return _with_borrowed_spread(estimated[: len(compared)], campaign, metric)
-
-
-def _with_borrowed_spread(
-    estimated: list[Estimate], campaign: CampaignCells, metric: str
-) -> list[Estimate]:
-    """Use the spread of the campaign's replicates for single runs: of the model's if it has any, else of all."""
-    single = [each for each in estimated if _has_one_run(each)]
-    if not single or not campaign.replicates:
-        return estimated
-    model = single[0].question.arm.model
-    own = [group for group in campaign.replicates if group[0].model == model]
-    levels = {name: campaign.level_of_model(name) for name in campaign.models}
-    spreads = (
-        pooled_spread(campaign.rows, groups, metric, levels)
-        for groups in (own, campaign.replicates)
-    )
-    spread = next(filter(None, spreads), None)
-    if spread is None:
-        return estimated
-    sd, df = spread
-    cells = {
-        cell
-        for each in estimated
-        for cell in (each.question.arm, each.question.reference)
-    }
-    return [
-        _of_one_run(each, sd, df, len(cells)) if _has_one_run(each) else each
-        for each in estimated
-    ]
-
-
-def _has_one_run(each: Estimate) -> bool:
-    return each.obstacle is not None and each.obstacle.code == "single_run"
-
-
-def _of_one_run(each: Estimate, sd: float, df: int, cells: int) -> Estimate:
-    """A comparison of single runs, with the spread of replicates: `sd` of one run on the ln scale."""
-    contrast = Contrast(each.sides.difference, sd * 2**0.5, df, "replicates")
-    others = [finding for finding in each.findings if finding.code != "single_run"]
-    return replace(
-        each,
-        findings=(new_finding("spread_borrowed", df=df), *others),
-        contrast=within_runs(contrast, each.sides),
-        sd=sd,
-        cells=cells,
-    )
+    with_sizes = estimates([*compared, *sizes, *others], alpha, pauses)
+    return [*estimated, *with_sizes[len(compared) : len(compared) + len(sizes)]]
 
 
 # --- From estimates to verdicts: families that are judged together
@@ -503,12 +445,9 @@ def _as_far_as_indicated(judgement: Judgement, estimate: Estimate) -> Judgement:
     """Add the findings that qualify a verdict to its grounds; those that make it only indicative make it that."""
     if judgement.word == NOT_EXERCISED:
         return replace(judgement, grounds=(*judgement.grounds, *_limits(estimate)))
-    borrowed = [
-        finding for finding in estimate.findings if finding.code == "spread_borrowed"
-    ]
     weighty = [
         finding
-        for finding in (*borrowed, *_inputs(estimate))
+        for finding in _inputs(estimate)
         if finding.severity in ("qualifies", "indicates")
     ]
     grounds = (*weighty, *judgement.grounds, *_limits(estimate))
@@ -563,29 +502,3 @@ def _beyond_the_tier(
     low, _ = tests.contrast.interval(1 - alpha)
     if low > most + np.log1p(settings.margin):
         yield new_finding("beyond_the_tier", served=served, most_ln=most)
-
-
-# --- Over all models
-
-
-def _with_q_values(
-    verdicts: Sequence[ComparisonVerdict], q: float
-) -> list[ComparisonVerdict]:
-    """Add the q values over all models of each metric, idle arms apart, and whether each is a discovery at the false
-    rate `q`.
-    """
-    families: dict[tuple[str, bool], list[int]] = {}
-    for place, verdict in enumerate(verdicts):
-        if verdict.estimate.can_have_verdict:
-            key = (verdict.question.metric, verdict.estimate.basis.idle)
-            families.setdefault(key, []).append(place)
-    values: dict[int, float] = {}
-    for places in families.values():
-        q_values = false_discovery([verdicts[place].p_value for place in places])
-        values |= dict(zip(places, q_values, strict=True))
-    return [
-        replace(verdict, q_value=values[place], discovery=values[place] < q)
-        if place in values
-        else verdict
-        for place, verdict in enumerate(verdicts)
-    ]

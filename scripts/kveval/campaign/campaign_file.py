@@ -275,10 +275,6 @@ class Comparison(Strict):
     contrasts: tuple[_Contrast, ...] = ()
     """pairs of arms to compare, beside arm and baseline and neighbouring sizes: SCENARIO, or SCENARIO/CPU_BLOCKS; or
     {arms: [...], differs: [...]}, if they are meant to differ in settings of the server"""
-    method: Literal["blocks", "paired"] = "blocks"
-    """blocks: arms whose runs vary alike share one spread; paired: each pair has its own"""
-    q: Annotated[Number, Field(gt=0, lt=0.5)] = 0.05
-    """share of false discoveries in the overview over models"""
 
     @model_validator(mode="after")
     def _different(self) -> Self:

@@ -120,18 +120,8 @@ def test_another_time_makes_a_verdict_indicative() -> None:
     )
     table = throughput(compared(later(levels, "native-offload", 1000)).baseline)
     row = table.loc[("native-offload", 10_000)]
-    assert (row["verdict"], row["indication"], row["method"]) == (
-        words.INDICATIVE_TIME,
-        words.BETTER,
-        "independent",
-    )
-    assert (
-        table.loc[("lmcache-redis", 10_000), "verdict"],
-        table.loc[("lmcache-redis", 10_000), "method"],
-    ) == (
-        "better",
-        "blocks",
-    )
+    assert (row["verdict"], row["indication"]) == (words.INDICATIVE_TIME, words.BETTER)
+    assert table.loc[("lmcache-redis", 10_000), "verdict"] == "better"
     # The spread of the blocks is in it, which cancels between cells of the same blocks.
     width = table["high_percent"] - table["low_percent"]
     assert (
@@ -149,7 +139,7 @@ def test_a_bridge_gives_a_follow_up_its_verdict() -> None:
         [later(levels, "native-offload", 1000), later(again, "no-offload", 1000)]
     )
     row = throughput(compared(bridged).baseline).loc[("native-offload", 10_000)]
-    assert (row["verdict"], row["runs"], row["method"]) == ("better", 5, "blocks")
+    assert (row["verdict"], row["runs"]) == ("better", 5)
 
 
 def with_sizes(levels: pd.DataFrame) -> pd.DataFrame:
@@ -231,8 +221,7 @@ def published() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_replicates_give_single_runs_their_spread() -> None:
-    """+11.8 % from one run each, with an interval from -15 to +48 % by the study's own replicates."""
+def test_the_spread_of_replicates_judges_no_single_run() -> None:
     levels = published()
     baselines = {
         name: None if name == "no-offload" else "no-offload"
@@ -240,22 +229,17 @@ def test_replicates_give_single_runs_their_spread() -> None:
     }
     table = throughput(compare_all(levels, baselines).baseline)
     row = table.loc[("lmcache-local", 10_000)]
-    assert row["sd_percent"] == pytest.approx(6.2, abs=0.05)
-    assert row["effect_percent"] == pytest.approx(11.8, abs=0.01)
-    assert (row["low_percent"], row["high_percent"]) == (
-        pytest.approx(-15, abs=0.5),
-        pytest.approx(48, abs=0.5),
+    assert (row["verdict"], row["effect_percent"]) == (
+        words.SINGLE_RUN,
+        pytest.approx(11.8, abs=0.01),
     )
-    assert (row["verdict"], row["indication"]) == ("indicative", "inconclusive")
-    assert "(3 degrees" in row["reason"]
-    # 26 for this comparison alone; it is one of three.
-    assert row["runs_to_resolve"] == 35
+    assert np.isnan(row["low_percent"])
     copy = table.loc[("llm-d-valkey", 10_000)]
     assert (copy["verdict"], bool(copy["replicate"])) == ("not assessed", True)
     assert "a replicate" in copy["reason"]
 
 
-def test_a_single_run_without_replicates_is_not_assessed() -> None:
+def test_a_single_run_is_not_assessed() -> None:
     levels = levels_table(runs=1)
     assert set(throughput(compared(levels).baseline)["verdict"]) == {
         words.SINGLE_RUN,
@@ -358,20 +342,6 @@ def test_other_hardware_allows_no_verdict() -> None:
     assert (row["verdict"], row["grounds"]) == (words.NOT_ASSESSED, "other_machine")
 
 
-def test_the_overview_adjusts_over_models() -> None:
-    table = throughput(
-        compared(
-            levels_table(["a", "b", "c"], {"no-offload": 0.0, "native-offload": 0.1})
-        ).baseline
-    )
-    assert (table["q_value"] >= table["p_value"]).all()
-    assert table["discovery"].all()
-    strict = throughput(
-        compared(levels_table(["a", "b", "c"], sd=0.05), q=1e-12).baseline
-    )
-    assert not strict["discovery"].dropna().any()
-
-
 def test_peaks_are_compared_apart() -> None:
     levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.1}, sd=0.004)
     # The arm peaks elsewhere.
@@ -396,18 +366,7 @@ def test_the_method_has_a_number_that_changes_with_it() -> None:
         Comparison(level=8),
         Comparison(contrasts=[["a", "b"]]),
     ]
-    assert (
-        len(
-            {
-                method_hash(settings)
-                for settings in [Comparison(), *others, Comparison(method="paired")]
-            }
-        )
-        == 6
-    )
-    assert set(compared(levels_table(), method="paired").baseline["method"]) == {
-        "paired"
-    }
+    assert len({method_hash(settings) for settings in [Comparison(), *others]}) == 5
 
 
 def test_averages_are_over_models_that_have_every_arm() -> None:
@@ -468,10 +427,7 @@ def test_the_tables_of_verdicts_are_whole() -> None:
         "checks",
     ]
     assert set(tables["checks"]["check"]) == {"peak_bracketed"}
-    assert (
-        tables["comparison"]["q_value"].notna().sum()
-        == tables["comparison"]["p_holm"].notna().sum()
-    )
+    assert tables["comparison"]["p_holm"].notna().any()
 
 
 def test_the_throughput_of_an_open_loop_is_what_was_sent_and_gets_no_verdict() -> None:

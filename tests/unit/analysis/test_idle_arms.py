@@ -167,7 +167,6 @@ def test_idle_arms_are_adjusted_for_each_other_and_change_no_other_verdict() -> 
         assert list(rows["p_parity_holm"]) == pytest.approx(
             holm(list(rows["p_parity"]))
         )
-        assert rows["q_value"].max() == pytest.approx(rows["p_value"].max())
 
 
 @pytest.mark.parametrize("runs", [3, 5])

@@ -437,7 +437,6 @@ contrasted = st.builds(
     theta=st.floats(-2, 2),
     se=st.floats(0, 1),
     df=st.floats(1, 50),
-    method=st.just("blocks"),
     floor=st.floats(0, 1),
     below=st.floats(0, 1),
     above=st.floats(0, 1),
@@ -448,7 +447,7 @@ contrasted = st.builds(
 def test_nothing_that_is_allowed_for_makes_a_contrast_surer(
     contrast: Contrast, systematic: float
 ) -> None:
-    plain = Contrast(contrast.theta, contrast.se, contrast.df, "blocks")
+    plain = Contrast(contrast.theta, contrast.se, contrast.df)
     for wider in (contrast, contrast.with_error(systematic)):
         (low, high), (least, most) = plain.interval(0.95), wider.interval(0.95)
         if wider.df == contrast.df:

@@ -94,7 +94,7 @@ def test_a_gain_beyond_twice_is_said_in_times_alone() -> None:
         (words.NOT_EXERCISED, "idle (why): native-offload 10K"),
         (words.NOT_ASSESSED, "not comparable (why): native-offload 10K"),
         (words.SINGLE_RUN, "cannot tell yet (why): native-offload 10K"),
-        (words.INDICATIVE, "cannot tell yet (why): native-offload 10K"),
+        (words.INDICATIVE_TIME, "cannot tell yet (why): native-offload 10K"),
     ],
 )
 def test_a_verdict_is_said_as_it_is(verdict: str, words_said: str) -> None:

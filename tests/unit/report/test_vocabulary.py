@@ -93,7 +93,7 @@ def test_too_few_runs_are_not_yet_a_verdict_and_say_what_is_needed() -> None:
         (words.BETTER, "better"),
         (words.PARITY, NO_RELEVANT_DIFFERENCE),
         (words.INCONCLUSIVE, CANNOT_TELL_YET),
-        (words.INDICATIVE, f"{CANNOT_TELL_YET}, indicates better (why)"),
+        (words.INDICATIVE_TIME, f"{CANNOT_TELL_YET}, indicates better (why)"),
         (words.SINGLE_RUN, f"{CANNOT_TELL_YET}, indicates better (why)"),
         (words.NOT_ASSESSED, f"{NOT_COMPARABLE}, indicates better (why)"),
         (words.WORSE_IDLE, f"{IDLE}, and worse"),

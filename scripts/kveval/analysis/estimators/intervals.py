@@ -62,7 +62,6 @@ class Contrast:
     theta: float
     se: float
     df: float
-    method: str
     floor: float = 0.0
     below: float = 0.0
     above: float = 0.0
@@ -123,9 +122,7 @@ _MANY = 1e6
 Pairs = Sequence[tuple[int, int]]
 
 
-def contrasts(
-    logs: Array, pairs: Pairs | None = None, method: str = "blocks"
-) -> list[Contrast]:
+def contrasts(logs: Array, pairs: Pairs | None = None) -> list[Contrast]:
     """Return differences between cells from a complete table of ln values, runs x cells.
 
     `pairs`: columns as (arm, reference); by default every other column against the first. Randomised complete blocks:
@@ -134,7 +131,7 @@ def contrasts(
     its distance from the arms' mean. The two are independent; Satterthwaite's (1946) degrees of freedom lie between
     R - 1 and those of all. From five runs on, a baseline whose spread does not differ shares that of the arms, with
     (R - 1)(K - 1) degrees of freedom; an arm noisier than the others has its own (`spreads.Spreads`). Where the cells'
-    spreads differ more than threefold, or with method "paired", each pair uses its own differences, with R - 1.
+    spreads differ more than threefold, each pair uses its own differences, with R - 1, as two cells always do.
     """
     runs, cells = logs.shape
     if runs < 2 or cells < 2:
@@ -146,16 +143,13 @@ def contrasts(
     spreads = Spreads(
         logs, Counter(reference for _, reference in pairs).most_common(1)[0][0]
     )
-    name = "paired" if method == "paired" or spreads_differ(logs) else "blocks"
+    variance_of = spreads.paired_variance if spreads_differ(logs) else spreads.variance
     estimates = []
     for arm, reference in pairs:
-        variance = (spreads.paired_variance if name == "paired" else spreads.variance)(
-            arm, reference
-        )
+        variance = variance_of(arm, reference)
         error = float(np.sqrt(variance.value / runs))
-        estimates.append(
-            Contrast(float(means[arm] - means[reference]), error, variance.df, name)
-        )
+        difference = float(means[arm] - means[reference])
+        estimates.append(Contrast(difference, error, variance.df))
     return estimates
 
 
@@ -169,7 +163,7 @@ def welch(arm: Array, reference: Array) -> Contrast:
         )
     )
     df = variance.df if variance.value else len(arm) + len(reference) - 2
-    return Contrast(theta, float(np.sqrt(variance.value)), float(df), "independent")
+    return Contrast(theta, float(np.sqrt(variance.value)), float(df))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -182,16 +176,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty(count)
     adjusted[order] = np.maximum.accumulate(stepped) if count else []
     return [float(value) for value in adjusted]
-
-
-def false_discovery(p_values: Sequence[float]) -> list[float]:
-    """Return Benjamini and Hochberg's (1995) step-up adjusted p values, in the order given: q values.
-
-    As scipy.stats.false_discovery_control does, whose import takes longer than a campaign's comparisons.
-    """
-    order = np.argsort(p_values, kind="stable")
-    count = len(p_values)
-    stepped = np.array(p_values, float)[order] * (count / np.arange(1, count + 1))
-    adjusted = np.empty(count)
-    adjusted[order] = np.minimum.accumulate(stepped[::-1])[::-1]
-    return [float(value) for value in np.clip(adjusted, 0, 1)]

@@ -122,7 +122,7 @@ def evaluate_look(
     blocks = len(base)
     if blocks < max(design.first, 2):
         return Look(blocks, "open")
-    (contrast,) = contrasts(np.column_stack([base, candidate]), method="paired")
+    (contrast,) = contrasts(np.column_stack([base, candidate]))
     level = design.difference_level(blocks)
     low, high = (percent(end) for end in contrast.interval(1 - level))
     answer = _answer(contrast, design, blocks, more_is_better=more_is_better)

@@ -214,15 +214,6 @@ class CampaignCells:
             self._levels[base, of] = comparison_level(self._tables[base], others, of)
         return self._levels[base, of]
 
-    def level_of_model(self, model: str) -> int | None:
-        """Return the level that most of a model's comparisons with a baseline use."""
-        levels = [
-            self._comparison_level(reference)
-            for _, reference, kind in self._pairs(model)
-            if reference is not None and kind == "baseline"
-        ]
-        return max(levels, key=levels.count) if levels else None
-
     def basis(self, question: Question) -> ComparisonBasis:
         """Return the runs that a comparison rests on, and what is found of them.
 

@@ -250,8 +250,6 @@ class ComparisonVerdict:
     p_holm: float = float("nan")
     p_parity_holm: float = float("nan")
     cost_percent: float = float("nan")
-    q_value: float = float("nan")
-    discovery: bool | None = None
     runs_to_resolve: int | None = None
     parity_power: float = float("nan")
 

@@ -33,25 +33,11 @@ _COLUMNS = [
         "high_percent",
     ),
     *("interval_percent", "bound", "cost_percent"),
-    *(
-        "p_value",
-        "p_parity",
-        "family",
-        "p_holm",
-        "p_parity_holm",
-        "q_value",
-        "discovery",
-    ),
+    *("p_value", "p_parity", "family", "p_holm", "p_parity_holm"),
     *("verdict", "qualifier", "indication", "reason"),
     *("grounds", "findings", "exclusions"),
     *("runs", "runs_kept", "baseline_runs_kept", "mean", "baseline_mean"),
-    *(
-        "sd_percent",
-        "runs_to_resolve",
-        "parity_power_percent",
-        "margin_percent",
-        "method",
-    ),
+    *("sd_percent", "runs_to_resolve", "parity_power_percent", "margin_percent"),
     *("levels_compared", "replicate", "method_hash"),
     *(f"basis_{name}" for name in INPUTS),
 ]
@@ -100,12 +86,9 @@ def _effect(verdict: ComparisonVerdict, margin: float) -> dict[str, Any]:
         "p_parity": contrast.p_equivalence(margin) if np.isnan(p_parity) else p_parity,
         "p_holm": verdict.p_holm,
         "p_parity_holm": verdict.p_parity_holm,
-        "q_value": verdict.q_value,
-        "discovery": verdict.discovery,
         "sd_percent": 100 * estimate.sd,
         "runs_to_resolve": verdict.runs_to_resolve,
         "parity_power_percent": verdict.parity_power,
-        "method": contrast.method,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,7 +16,6 @@ from kveval.analysis.estimators.intervals import (
 )
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics.comparison import ComparisonBasis, Estimate
-from kveval.analysis.statistics.exclusions import unusable
 from kveval.analysis.statistics.findings import ComparisonFinding, new_finding
 from kveval.analysis.statistics.inputs import failed_requests_bounds
 from kveval.analysis.statistics.pairing import CellRows, epoch_seconds
@@ -40,7 +39,6 @@ _CROSS_FITTED = 1.36
 def estimates(
     bases: Sequence[ComparisonBasis],
     alpha: float,
-    method: str,
     pauses: Sequence[float] = (),
 ) -> list[Estimate]:
     """Return the comparisons with their effects, and with two or more runs their errors, in the order given.
@@ -58,7 +56,7 @@ def estimates(
         else:
             groups.setdefault(basis.group, []).append(basis)
     for members in groups.values():
-        blocks = _Blocks.of(members, method, pauses)
+        blocks = _Blocks.of(members, pauses)
         made |= {basis: blocks.estimate(basis) for basis in members}
     widened = _widened_by_copies([made[basis] for basis in bases], alpha)
     # First, so that what refuses a comparison for a more fundamental reason comes after it.
@@ -88,9 +86,7 @@ class _Blocks:
     trend: float | None
 
     @classmethod
-    def of(
-        cls, members: Sequence[ComparisonBasis], method: str, pauses: Sequence[float]
-    ) -> _Blocks:
+    def of(cls, members: Sequence[ComparisonBasis], pauses: Sequence[float]) -> _Blocks:
         """Return the blocks of these comparisons."""
         columns: dict[Cell, tuple[Array, Array]] = {}
         pairs = []
@@ -106,7 +102,7 @@ class _Blocks:
         table = np.column_stack([logs for logs, _ in columns.values()])
         starts = np.column_stack([times for _, times in columns.values()])
         groups = group_by_session(starts, pauses)
-        estimated = contrasts(table, pairs, method)
+        estimated = contrasts(table, pairs)
         return cls(
             tuple(columns),
             dict(zip(members, estimated, strict=True)),
@@ -128,7 +124,6 @@ class _Blocks:
                 widened,
                 se=widened.se * float(np.sqrt(part.variance_factor)),
                 df=min(widened.df, part.df),
-                method="sessions",
             )
         error, order = self._drift(basis)
         widened = widened.with_error(error)
@@ -221,31 +216,3 @@ def replicate_groups(cells: Mapping[Cell, CellRows]) -> list[list[Cell]]:
         if configuration:
             groups.setdefault((cell.model, configuration), []).append(cell)
     return [group for group in groups.values() if len(group) > 1]
-
-
-def pooled_spread(
-    cells: Mapping[Cell, CellRows],
-    groups: Iterable[Sequence[Cell]],
-    metric: str,
-    levels: Mapping[str, int | None],
-) -> tuple[float, int] | None:
-    """Return the spread of replicates about the mean of their group, run by run, at each model's compared level.
-
-    That is the standard deviation of one run on the ln scale, and its degrees of freedom. Levels that failed a check
-    are left out. None without any replicate. It is tested on a published case: 58.7, 60.6, 64.5 and 66.3, 74.6 tok/s
-    give 6.2 % on the ln scale with 3 degrees of freedom.
-    """
-    squares, freedom = 0.0, 0
-    for group in groups:
-        level = levels.get(group[0].model)
-        by_run: dict[int, list[float]] = {}
-        for cell in group:
-            for (run, at), row in cells[cell].items():
-                if at == level and unusable(row, metric) is None:
-                    by_run.setdefault(run, []).append(float(np.log(row[metric])))
-        for logs in by_run.values():
-            # Equal to the digit are copies of one run.
-            values = list(dict.fromkeys(logs))
-            squares += float(np.var(values)) * len(values)
-            freedom += len(values) - 1
-    return (float(np.sqrt(squares / freedom)), freedom) if freedom else None

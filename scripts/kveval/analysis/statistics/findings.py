@@ -115,7 +115,6 @@ CODES: Mapping[str, Meaning] = {
     "unsteady_windows": Meaning("", "refuses"),
     # The grounds of a verdict, or of none.
     "spread_unknown": Meaning("", "refuses"),
-    "spread_borrowed": Meaning("", "indicates"),
     "within_margin": Meaning("", "sound"),
     "more_runs": Meaning("", "unknown"),
     "more_precision": Meaning("", "unknown"),

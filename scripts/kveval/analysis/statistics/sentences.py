@@ -508,7 +508,6 @@ EXPLANATIONS: Mapping[str, Words] = {
     ),
     "undeclared": "not declared as a contrast",
     "unsteady_windows": _unsteady_windows,
-    "spread_borrowed": "one run; spread from replicates ({df} degrees of freedom)",
     "within_margin": lambda facts, _: f"within +-{100 * facts['margin']:g} % (TOST)",
     "more_runs": _more_runs,
     "more_precision": lambda facts, _: (

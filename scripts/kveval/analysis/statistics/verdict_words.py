@@ -15,7 +15,7 @@ SIZES_FAMILY = ", neighbouring sizes"
 DIFFERENT = (BETTER, WORSE, WORSE_IDLE)
 DECIDED = (BETTER, WORSE, PARITY, WORSE_IDLE, IDLE)
 VERDICTS = (*DECIDED, INCONCLUSIVE)
-INDICATIVE, INDICATIVE_TIME = "indicative", "indicative (measured at another time)"
+INDICATIVE_TIME = "indicative (measured at another time)"
 INDICATIVE_ACTIVITY = "indicative (activity not shown)"
 _INDICATED_BY = {
     "another_time": "measured at another time",
@@ -27,7 +27,6 @@ SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED = (
     "not exercised",
 )
 WITHOUT_VERDICT = (
-    INDICATIVE,
     INDICATIVE_TIME,
     INDICATIVE_ACTIVITY,
     SINGLE_RUN,
@@ -44,11 +43,10 @@ def is_of_idle_arm(row: Mapping[Any, Any]) -> bool:
 def indicative(codes: Iterable[str]) -> str:
     """Return the word for a verdict that findings with these codes make only indicative.
 
-    >>> indicative(["another_time"]), indicative(["spread_borrowed"])
-    ('indicative (measured at another time)', 'indicative')
+    >>> indicative(["another_time", "activity_not_shown"])
+    'indicative (measured at another time, activity not shown)'
     """
-    named = indicated_by(codes)
-    return f"{INDICATIVE} ({', '.join(named)})" if named else INDICATIVE
+    return f"indicative ({', '.join(indicated_by(codes))})"
 
 
 def indicated_by(codes: Iterable[str]) -> list[str]:

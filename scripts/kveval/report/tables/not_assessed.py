@@ -68,7 +68,6 @@ TO_BE_ACTIVE = (
     "a larger tier, or prompts that exceed the device's cache and fit into the tier"
 )
 _STEP_FOR_VERDICT = {
-    words.INDICATIVE: _MORE_RUNS,
     **dict.fromkeys((words.NOT_EXERCISED, words.IDLE), TO_BE_ACTIVE),
     words.INDICATIVE_TIME: "measure it and its baseline again, together: list both cells under `bridges`",
 }
