@@ -135,12 +135,12 @@ def later_day(count: int, days: float = 0.04) -> tuple[float, float]:
     return new / count, old / count
 
 
-def sessions(
+def with_pauses(
     cells: int, groups: tuple[int, ...], share: float, count: int, pause: float = 20.0
 ) -> dict[str, float]:
-    """Coverage and family-wise error where the runs of a session have the part `share` of their variance in common.
+    """Coverage and family-wise error where runs between two pauses have the part `share` of their variance in common.
 
-    `groups`: runs of each session; between sessions lie `pause` hours.
+    `groups`: runs between pauses of `pause` hours.
     """
     generator, runs = np.random.default_rng(23), sum(groups)
     of = np.repeat(np.arange(len(groups)), groups)
@@ -249,8 +249,8 @@ def rows(count: int) -> Iterator[tuple[str, str, str]]:
     )
     for cells, groups in ((8, (2, 2, 2)), (3, (2, 2, 2)), (8, (3, 2))):
         for share in (0.0, 0.3, 0.6):
-            found = sessions(cells, groups, share, count)
-            text = f"sessions of {' + '.join(map(str, groups))} runs, {100 * share:g} % shared, K = {cells}"
+            found = with_pauses(cells, groups, share, count)
+            text = f"pauses between {' + '.join(map(str, groups))} runs, {100 * share:g} % shared, K = {cells}"
             yield (
                 f"{text}: coverage, error",
                 per_cent(*found.values()),

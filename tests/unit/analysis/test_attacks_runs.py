@@ -300,13 +300,13 @@ def test_the_runs_of_a_bridge_are_missing_in_no_other_arm(hours: float) -> None:
         rows.loc["lmcache-redis", "qualifier"],
         rows.loc["lmcache-redis", "reason"],
     ) == ("", "")
-    assert rows.loc[ARM, "basis_blocks"] == "bridged by the baseline"
+    assert rows.loc[ARM, "basis_blocks"] == "shared blocks"
 
 
 def test_a_bridge_names_the_side_whose_run_failed_although_numbers_overlap() -> None:
     levels = bridged(1000.0, [2])
     row = judged(with_values(levels, BASELINE, [9], throughput_tok_s=0.0))
-    assert row["basis_blocks"] == "bridged by the baseline"
+    assert row["basis_blocks"] == "shared blocks"
     assert f"run 2 of {LABEL}: delivered nothing" in row["reason"]
     assert "run 9 of no-offload: delivered nothing" in row["reason"]
     # One run of each failed a check: neither reason replaces the other.

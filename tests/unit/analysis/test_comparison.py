@@ -54,40 +54,40 @@ def test_a_run_without_its_times_has_none_that_is_a_number() -> None:
 
 
 def test_runs_of_the_same_blocks_are_paired_by_number() -> None:
-    assert pair_runs(spans(0.3, 3), spans(0, 3)) == Pairing(
-        ((1, 1), (2, 2), (3, 3)), "blocks"
-    )
+    assert pair_runs(spans(0.3, 3), spans(0, 3)) == Pairing(((1, 1), (2, 2), (3, 3)))
     # One failed run was repeated after all others: it shares its block with nothing.
     late = {**spans(0.3, 3), 2: (9 * HOUR, 9.2 * HOUR)}
-    assert pair_runs(late, spans(0, 3)) == Pairing(((1, 1), (2, 2), (3, 3)), "repeated")
+    every = Pairing(((1, 1), (2, 2), (3, 3)), together=False)
+    assert pair_runs(late, spans(0, 3)) == every, "two blocks are too few"
     late = {**spans(0.3, 5), 2: (9 * HOUR, 9.2 * HOUR)}
     assert pair_runs(late, spans(0, 5)) == Pairing(
-        ((1, 1), (3, 3), (4, 4), (5, 5)), "blocks", ((2, 2),)
-    )
-    assert pair_runs(spans(50, 1), spans(0, 1)).kind == "blocks", (
-        "a single run has no block"
+        ((1, 1), (3, 3), (4, 4), (5, 5)), separate_pairs=((2, 2),)
     )
 
 
 def test_a_follow_up_is_measured_at_another_time() -> None:
     assert pair_runs(spans(100, 3), spans(0, 3)) == Pairing(
-        ((1, 1), (2, 2), (3, 3)), "other time"
+        ((1, 1), (2, 2), (3, 3)), together=False
     )
 
 
 def test_a_baseline_measured_again_bridges_the_time() -> None:
     baseline = spans(0, 3) | spans(100.3, 3, number=4)
-    assert pair_runs(spans(100, 3), baseline) == Pairing(
-        ((1, 4), (2, 5), (3, 6)), "bridge"
-    )
-    assert pair_runs(spans(0.3, 3), baseline) == Pairing(
-        ((1, 1), (2, 2), (3, 3)), "blocks"
-    )
+    assert pair_runs(spans(100, 3), baseline) == Pairing(((1, 4), (2, 5), (3, 6)))
+    assert pair_runs(spans(0.3, 3), baseline) == Pairing(((1, 1), (2, 2), (3, 3)))
+    again = spans(0, 1) | spans(100.3, 1, number=2)
+    assert pair_runs(spans(100, 1), again, [50 * HOUR]) == Pairing(((1, 2),))
+
+
+def test_runs_with_a_pause_of_the_campaign_between_them_are_no_block() -> None:
+    arm, baseline = spans(0, 3), spans(0.3, 3)
+    assert pair_runs(arm, baseline, [9 * HOUR]).together
+    assert not pair_runs(arm, baseline, [0.25 * HOUR, 1.25 * HOUR]).together
 
 
 def test_unknown_times_count_as_together() -> None:
     unknown = dict.fromkeys((1, 2, 3), (np.nan, np.nan))
-    assert pair_runs(unknown, spans(0, 3)).kind == "blocks"
+    assert pair_runs(unknown, spans(0, 3), [0.1]).together
 
 
 @given(st.integers(2, 6), st.floats(0, 500), st.permutations(range(1, 7)))
@@ -99,7 +99,7 @@ def test_blocks_are_paired_whatever_the_order_within_them(
         cell: spans(first + 0.1 * place, count, length=0.09)
         for cell, place in places.items()
     }
-    assert all(pair_runs(cells[cell], cells[1]).kind == "blocks" for cell in cells)
+    assert all(pair_runs(cells[cell], cells[1]).together for cell in cells)
 
 
 def later(levels: pd.DataFrame, scenario: str, hours: int) -> pd.DataFrame:

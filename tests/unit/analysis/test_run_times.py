@@ -1,4 +1,4 @@
-"""Effects of when runs were measured, by tables whose trend, order and sessions are known.
+"""Effects of when runs were measured, by tables whose trend, order and pauses are known.
 
 These functions are tested by themselves: a comparison only qualifies its verdict by them, and shows none of their numbers.
 """
@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from kveval.analysis.statistics.run_times import (
     constant_offset,
     find_pauses,
-    group_by_session,
-    session_effect,
+    pause_effect,
     trend_error,
 )
 
@@ -98,50 +97,41 @@ def test_a_campaign_pauses_where_no_run_was_for_longer_than_three_runs_take() ->
     assert find_pauses([]) == []
 
 
-def test_sessions_are_the_blocks_between_pauses() -> None:
-    # The second block has ended at 4,800 s, the third begins at 7,200 s.
-    pauses = [5000.0]
-    assert group_by_session(STARTS_S, pauses) == [[0, 1], [2, 3]]
-    assert group_by_session(STARTS_S, []) == [[0, 1, 2, 3]]
-    unknown = STARTS_S.copy()
-    unknown[3] = np.nan
-    assert group_by_session(unknown, pauses) == [[0], [1], [2], [3]]
+# Six blocks of four cells: one a second, with a pause after every second one.
+SIX_BLOCKS_S = np.arange(6.0)[:, np.newaxis] + np.zeros(4)
+PAUSES_S = [1.5, 3.5]
 
 
-PAIRS = [[0, 1], [2, 3], [4, 5]]
-
-
-def three_sessions() -> npt.NDArray[np.float64]:
-    """Return six runs of four cells: two alike in each of three sessions, which differ."""
+def in_groups() -> npt.NDArray[np.float64]:
+    """Return six runs of four cells: two alike between two pauses each, the three pairs different."""
     generator = np.random.default_rng(7)
-    sessions = np.repeat(generator.normal(size=(3, 4)), 2, axis=0)
-    return sessions + generator.normal(scale=0.01, size=(6, 4))
+    groups = np.repeat(generator.normal(size=(3, 4)), 2, axis=0)
+    return groups + generator.normal(scale=0.01, size=(6, 4))
 
 
-def test_equal_sessions_give_a_mean_the_variance_between_them() -> None:
-    effect = session_effect(three_sessions(), PAIRS)
+def test_equal_groups_of_blocks_give_a_mean_the_variance_between_them() -> None:
+    effect = pause_effect(in_groups(), SIX_BLOCKS_S, PAUSES_S)
     assert effect is not None
-    assert effect.significant
-    assert effect.df == 6
-    # The mean square between sessions over that of all: of 15 degrees of freedom 6 are between, next to nothing within.
-    assert effect.variance_factor == pytest.approx(15 / 6, rel=0.01)
+    # The mean square between groups over that of all: of 15 degrees of freedom 6 are between, next to nothing within.
+    assert effect == (pytest.approx(15 / 6, rel=0.01), 6)
 
 
 @pytest.mark.parametrize(
-    "sessions",
+    "pauses",
     [
-        pytest.param([[0, 1, 2, 3, 4, 5]], id="one session"),
-        pytest.param([[0], [1], [2], [3], [4], [5]], id="single blocks"),
+        pytest.param([], id="no pause"),
+        pytest.param([0.5, 1.5, 2.5, 3.5, 4.5], id="single blocks"),
     ],
 )
-def test_sessions_that_cannot_be_compared_have_no_effect(
-    sessions: list[list[int]],
-) -> None:
-    assert session_effect(three_sessions(), sessions) is None
+def test_groups_that_cannot_be_compared_have_no_effect(pauses: list[float]) -> None:
+    assert pause_effect(in_groups(), SIX_BLOCKS_S, pauses) is None
+    unknown = SIX_BLOCKS_S.copy()
+    unknown[3] = np.nan
+    assert pause_effect(in_groups(), unknown, PAUSES_S) is None
 
 
-def test_sessions_that_do_not_differ_have_no_effect() -> None:
-    assert session_effect(np.zeros((6, 4)), PAIRS) is None
-    # Of each pair one run is in the first session, one in the second: more unlike within sessions than between them.
-    alternating = three_sessions()[[0, 2, 4, 1, 3, 5]]
-    assert session_effect(alternating, [[0, 1, 2], [3, 4, 5]]) is None
+def test_groups_that_do_not_differ_have_no_effect() -> None:
+    assert pause_effect(np.zeros((6, 4)), SIX_BLOCKS_S, PAUSES_S) is None
+    # Of each pair one run is before the pause, one after it: more unlike within groups than between them.
+    alternating = in_groups()[[0, 2, 4, 1, 3, 5]]
+    assert pause_effect(alternating, SIX_BLOCKS_S, [2.5]) is None

@@ -108,7 +108,9 @@ class CampaignCells:
         self._own_peaks: dict[tuple[Cell, str], OwnPeak | None] = {}
         self._levels: dict[tuple[Cell, str], int | None] = {}
         self._pairing = cache(
-            lambda arm, reference: pair_runs(self._spans[arm], self._spans[reference])
+            lambda arm, reference: pair_runs(
+                self._spans[arm], self._spans[reference], self.pauses
+            )
         )
         self._configurations = configurations(self.rows)
         self.replicates = replicate_groups(self.rows)
@@ -222,7 +224,7 @@ class CampaignCells:
         """
         arm, reference = question.arm, question.reference
         if reference is None:
-            paired = PairedRuns(question.metric, Pairing((), "blocks"))
+            paired = PairedRuns(question.metric, Pairing(()))
             return ComparisonBasis(
                 question, None, UsableRuns(paired), (new_finding("no_baseline"),)
             )

@@ -26,19 +26,12 @@ from kveval.analysis.statistics.exclusions import (
 )
 from kveval.analysis.statistics.findings import ComparisonFinding, new_finding, obstacle
 from kveval.analysis.statistics.inputs import findings_of_levels, wrong_answers
-from kveval.analysis.statistics.pairing import Kind as PairingKind
 from kveval.analysis.statistics.sides import Sides
 from kveval.analysis.statistics.uncertainty import Starvation, starvation
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS, MOST_FAILED
 
 Kind = Literal["baseline", "contrast", "sizes", "peak", "copies"]
-_BLOCKS: dict[PairingKind, str] = {
-    "blocks": "shared_blocks",
-    "bridge": "bridged",
-    "repeated": "repeated_late",
-    "other time": "another_time",
-}
 _TOO_FEW = frozenset({"few_runs", "no_common_value", "no_common_level"})
 # What refuses a comparison whose runs are all right.
 _OF_THE_LEVEL = frozenset({"past_the_peak", "limits_never_met"})
@@ -138,15 +131,15 @@ class ComparisonBasis:
 
         A side in which nothing met the limits has no spread over runs, so it shares none with other cells.
         """
-        kind = self.usable.paired.pairing.kind
         question = self.question
-        apart = {"bridge": question.reference, "repeated": question.arm}.get(kind)
+        # Runs with other numbers are blocks of this reference alone.
+        apart = None if self.usable.paired.pairing.by_number else question.reference
         runs = tuple(pair.reference_run for pair in self.usable.kept)
         sound = [pair for pair in self.usable.with_values if not pair.defects]
         few = len(sound) < MIN_RUNS
-        group: tuple[Any, ...] = (kind, apart, runs, few, self._reference_levels)
+        group: tuple[Any, ...] = (apart, runs, few, self._reference_levels)
         if question.kind == "peak":
-            group = (kind, question.reference, runs, few)
+            group = ("peak", question.reference, runs, few)
         of_goodput = question.metric == GOODPUT
         alone = of_goodput and limits_met.is_none_met_on_one_side(self.sides)
         return (*group, question.arm) if alone else group
@@ -300,7 +293,8 @@ def findings_of(usable: UsableRuns, sides: Sides) -> Iterator[ComparisonFinding]
         yield _too_few(usable)
     yield from _hardware(usable)
     yield from _activity(usable)
-    yield new_finding(_BLOCKS[usable.paired.pairing.kind])
+    blocks = "shared_blocks" if usable.paired.pairing.together else "another_time"
+    yield new_finding(blocks)
     yield from findings_of_levels(sides)
     yield from _runs(usable)
     rows = (row for pair in usable.pairs for row in pair.rows if row is not None)

@@ -148,10 +148,10 @@ def _together(basis: ComparisonBasis) -> list[Exclusion]:
 
 
 def _left_out(basis: ComparisonBasis, exclusions: Sequence[Exclusion]) -> str:
-    """Exclusions in words. The runs of a bridge have other numbers on the other side."""
+    """Exclusions in words. The runs of a pair may have other numbers on the other side."""
     usable = basis.usable
-    bridge = usable.paired.pairing.kind == "bridge"
-    both = [] if bridge else [pair.reference_run for pair in usable.with_values]
+    by_number = usable.paired.pairing.by_number
+    both = [pair.reference_run for pair in usable.with_values] if by_number else []
     return sentences.exclusions_text(exclusions, basis.question.labels, both)
 
 

@@ -1,8 +1,8 @@
-"""Effects with their errors: cells of the same blocks are estimated together; errors include sessions and drift."""
+"""Effects with their errors: cells of the same blocks are estimated together; errors include pauses and drift."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,10 +20,8 @@ from kveval.analysis.statistics.findings import ComparisonFinding, new_finding
 from kveval.analysis.statistics.inputs import failed_requests_bounds
 from kveval.analysis.statistics.pairing import CellRows, epoch_seconds
 from kveval.analysis.statistics.run_times import (
-    SessionEffect,
     constant_offset,
-    group_by_session,
-    session_effect,
+    pause_effect,
     trend_error,
 )
 from kveval.analysis.statistics.sides import Sides
@@ -44,14 +42,14 @@ def estimates(
     """Return the comparisons with their effects, and with two or more runs their errors, in the order given.
 
     `bases`: all of one model and metric, those of cells that ran the same configuration among them; cells of the same
-    blocks are estimated together. `pauses`: the times of the campaign's pauses, s since 1970, which separate sessions.
+    blocks are estimated together. `pauses`: the times of the campaign's pauses, s since 1970.
     """
     made = {basis: Estimate(basis, basis.findings) for basis in bases}
     groups: dict[tuple[object, ...], list[ComparisonBasis]] = {}
     for basis in bases:
         if len(basis.sides) < 2 or basis.question.reference is None:
             continue
-        if basis.usable.paired.pairing.kind == "other time":
+        if not basis.usable.paired.pairing.together:
             made[basis] = _of_other_times(basis)
         else:
             groups.setdefault(basis.group, []).append(basis)
@@ -81,8 +79,7 @@ class _Blocks:
     cells: tuple[Cell, ...]
     contrasts: Mapping[ComparisonBasis, Contrast]
     starts: Array
-    sessions: int
-    session_part: SessionEffect | None
+    pause_effect: tuple[float, float] | None
     trend: float | None
 
     @classmethod
@@ -101,14 +98,12 @@ class _Blocks:
             pairs.append((places.index(question.arm), places.index(question.reference)))
         table = np.column_stack([logs for logs, _ in columns.values()])
         starts = np.column_stack([times for _, times in columns.values()])
-        groups = group_by_session(starts, pauses)
         estimated = contrasts(table, pairs)
         return cls(
             tuple(columns),
             dict(zip(members, estimated, strict=True)),
             starts,
-            len(groups),
-            session_effect(table, groups),
+            pause_effect(table, starts, pauses),
             trend_error(table, starts),
         )
 
@@ -118,27 +113,19 @@ class _Blocks:
         sd = float(contrast.se * np.sqrt(runs / 2))
         factor = _CROSS_FITTED if basis.question.kind == "peak" else 1.0
         widened = replace(contrast, se=contrast.se * float(np.sqrt(factor)))
-        part = self.session_part
-        if part is not None:
-            widened = replace(
-                widened,
-                se=widened.se * float(np.sqrt(part.variance_factor)),
-                df=min(widened.df, part.df),
-            )
-        error, order = self._drift(basis)
-        widened = widened.with_error(error)
-        added = [*self._told_sessions(runs), order]
+        if self.pause_effect is not None:
+            variance_factor, df = self.pause_effect
+            error = widened.se * float(np.sqrt(variance_factor))
+            widened = replace(widened, se=error, df=min(widened.df, df))
+        drift, order = self._drift(basis)
+        widened = widened.with_error(drift)
         return Estimate(
             basis,
-            (*basis.findings, *added),
+            (*basis.findings, order),
             within_runs(widened, basis.sides),
             sd,
             len(self.cells),
         )
-
-    def _told_sessions(self, runs: int) -> Iterator[ComparisonFinding]:
-        if self.session_part is not None and self.session_part.significant:
-            yield new_finding("sessions", runs=runs, sessions=self.sessions)
 
     def _drift(self, basis: ComparisonBasis) -> tuple[float, ComparisonFinding]:
         """The error that a drift of the machine may have caused if the order never changed, and what is known of it."""

@@ -1,7 +1,7 @@
 """Pairs of runs of two cells that are compared with each other.
 
-Runs with the same number are a block: every cell is measured once in it, in random order. A new cell or further runs,
-measured on a later day, share no block with earlier runs, whatever their numbers.
+A block is a time in which every cell is measured once, in random order. Its runs have the same number, unless a cell was
+measured again beside new ones. Runs of a later day share no block with earlier runs, whatever their numbers.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from kveval.store.run_file import IMPORTED
 
-Kind = Literal["blocks", "bridge", "repeated", "other time"]
 Row = Mapping[str, Any]
 """A row of complete_metrics.csv."""
 CellRows = Mapping[tuple[int, int], Row]
@@ -31,14 +30,19 @@ _ENOUGH = 3
 
 @dataclass(frozen=True)
 class Pairing:
-    """Pairs of runs (arm's, reference's). `kind`: blocks - by number; bridge - with the reference's runs nearest in
-    time to the arm's; repeated - by number, one of them repeated late in one cell; other time - by number, but measured
-    at different times, so not as blocks. `separate_pairs`: by number that were not measured together and are left out.
+    """Pairs of runs (arm's, reference's). `together`: whether they are blocks, each measured at one time.
+
+    `separate_pairs`: those that were not, and are left out because enough others were.
     """
 
     pairs: Pairs
-    kind: Kind
+    together: bool = True
     separate_pairs: Pairs = ()
+
+    @property
+    def by_number(self) -> bool:
+        """Whether the runs of every pair have one number."""
+        return all(arm == reference for arm, reference in self.pairs)
 
 
 @dataclass(frozen=True)
@@ -99,29 +103,24 @@ def epoch_seconds(text: object) -> float:
         return np.nan
 
 
-def pair_runs(arm: Spans, reference: Spans) -> Pairing:
-    """Pair the runs of two cells.
+def pair_runs(arm: Spans, reference: Spans, pauses: Sequence[float] = ()) -> Pairing:
+    """Pair the runs of two cells: those that were measured together, by number, or else whatever their numbers are.
 
-    Two runs are in one block if neither cell ran again in the time between them: the machine's state is then the same
-    for both. Pairs by number that are in one block are used if there are enough; else those of a bridge. In a campaign
-    of few runs, a single run that was repeated late is kept, since no other run was measured at its time. A single run
-    is paired whenever it was measured. Runs of unknown time count as measured together.
+    `pauses`: when the campaign paused, s since 1970. If too few were measured together, all that could be paired are,
+    as runs of different times. Runs of unknown time count as measured together.
     """
-    common = sorted(arm.keys() & reference.keys())
-    numbered = tuple((run, run) for run in common)
-    together = tuple(pair for pair in numbered if _together(*pair, arm, reference))
-    if len(common) == 1 or (common and together == numbered):
-        return Pairing(numbered, "blocks")
-    if len(together) >= _ENOUGH:
-        return Pairing(
-            together, "blocks", tuple(pair for pair in numbered if pair not in together)
+
+    numbered = tuple((run, run) for run in sorted(arm.keys() & reference.keys()))
+    nearest = _nearest(arm, reference)
+    for pairs in (numbered, nearest):
+        blocks = tuple(
+            pair for pair in pairs if _in_one_block(*pair, arm, reference, pauses)
         )
-    bridge = _nearest(arm, reference)
-    if len(bridge) >= 2 and all(_together(*pair, arm, reference) for pair in bridge):
-        return Pairing(bridge, "bridge")
-    if len(numbered) >= _ENOUGH and len(numbered) - len(together) == 1:
-        return Pairing(numbered, "repeated")
-    return Pairing(numbered or bridge, "other time" if numbered or bridge else "blocks")
+        if blocks and len(blocks) >= min(_ENOUGH, len(pairs)):
+            separate = tuple(pair for pair in pairs if pair not in blocks)
+            return Pairing(blocks, separate_pairs=separate)
+    pairs = numbered or nearest
+    return Pairing(pairs, together=not pairs)
 
 
 def absent_runs(
@@ -134,27 +133,24 @@ def absent_runs(
     """Return the runs that the arm and the reference lack, each: asked for, or measured of the other cell alone.
 
     `requested_runs`: the numbers of runs that the campaign asks for, of arm and reference. A run that both cells lack is not
-    among them, nor is one that only one of them is asked for, as in a bridge. Where they are not known, a run is
-    only missing if the cell has others of that session; `pauses`: when the campaign paused, s since 1970.
+    among them, nor is one that only one of them is asked for, to be measured beside other cells. Where they are not
+    known, a run is only missing if the cell has others between the same `pauses` of the campaign, s since 1970.
     """
-    if pairing.kind == "bridge":
+    if not pairing.by_number:
         # The reference's runs have other numbers, and those of other times are not asked for.
-        return (
-            set(range(1, requested_runs[0] + 1)) - arm.keys()
-            if requested_runs
-            else set()
-        ), set()
+        requested_of_arm = requested_runs[0] if requested_runs else 0
+        return set(range(1, requested_of_arm + 1)) - arm.keys(), set()
     of_arm, of_reference = reference.keys() - arm.keys(), arm.keys() - reference.keys()
     if requested_runs is not None:
         requested = set(range(1, min(requested_runs) + 1))
         return of_arm & requested, of_reference & requested
     return (
-        {run for run in of_arm if _in_session_of(arm, reference[run], pauses)},
-        {run for run in of_reference if _in_session_of(reference, arm[run], pauses)},
+        {run for run in of_arm if _has_run_beside(arm, reference[run], pauses)},
+        {run for run in of_reference if _has_run_beside(reference, arm[run], pauses)},
     )
 
 
-def _in_session_of(runs: Spans, span: Span, pauses: Sequence[float]) -> bool:
+def _has_run_beside(runs: Spans, span: Span, pauses: Sequence[float]) -> bool:
     """Whether any of a cell's runs was measured between the same two pauses as `span`; unknown times may have been."""
     starts = np.array([begin for begin, _ in runs.values()])
     if not np.isfinite([*starts, span[0]]).all():
@@ -164,12 +160,23 @@ def _in_session_of(runs: Spans, span: Span, pauses: Sequence[float]) -> bool:
     )
 
 
-def _together(arm_run: int, reference_run: int, arm: Spans, reference: Spans) -> bool:
-    """Whether no other run of either cell was measured in the time between two of their runs."""
+def _in_one_block(
+    arm_run: int,
+    reference_run: int,
+    arm: Spans,
+    reference: Spans,
+    pauses: Sequence[float],
+) -> bool:
+    """Whether two runs may be of one block: neither cell ran again, and the campaign did not pause, between them.
+
+    The machine's state is then about the same for both: what lies between them are runs of other cells of the block.
+    """
     ours, theirs = arm[arm_run], reference[reference_run]
     if not np.isfinite([*ours, *theirs]).all():
         return True
     begin, end = min(ours[1], theirs[1]), max(ours[0], theirs[0])
+    if any(begin <= pause <= end for pause in pauses):
+        return False
     others = [
         span
         for runs, own in ((arm, arm_run), (reference, reference_run))

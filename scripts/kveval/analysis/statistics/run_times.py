@@ -1,4 +1,4 @@
-"""Effects of when runs were measured: the order within blocks, a drift of the machine, runs of one session.
+"""Effects of when runs were measured: the order within blocks, a drift of the machine, pauses of the campaign.
 
 Tables are runs x cells: ln of a metric, and when each run started, in seconds. Runs of unknown time are ignored.
 """
@@ -6,7 +6,6 @@ Tables are runs x cells: ln of a metric, and when each run started, in seconds. 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -16,11 +15,11 @@ from kveval.analysis.statistics.pairing import Span
 
 # With fewer runs no trend has a standard error.
 _FEWEST = 3
-# A session ends where no run of the campaign was measured for this many times the duration of a run.
+# A campaign paused where none of its runs was measured for this many times the duration of a run.
 _PAUSE = 3.0
-# The p value below which runs of a session are clearly more alike than runs of different sessions.
+# The p value below which runs between two pauses are clearly more alike than others.
 _ALIKE = 0.1
-# With this many degrees of freedom the estimated effect of sessions is used even if it is not significant.
+# With this many degrees of freedom the estimated effect of pauses is used even if it is not significant.
 _TELLING = 4
 
 
@@ -71,54 +70,41 @@ def find_pauses(spans: Iterable[Span]) -> list[float]:
     return pauses
 
 
-def group_by_session(starts: Array, pauses: Sequence[float]) -> list[list[int]]:
-    """Return the runs of each session: the blocks between two pauses."""
+def pause_effect(
+    logs: Array, starts: Array, pauses: Sequence[float]
+) -> tuple[float, float] | None:
+    """Return the factor of a mean's variance, and its degrees of freedom, because runs between two pauses are alike.
+
+    The mean square of the residuals between such groups of blocks over that of all runs: with equal groups the variance
+    of a mean is that between them (one-way random effects). A factor above 1 is used, significant or not, if it has at
+    least four degrees of freedom; with fewer only if it is significant (F test, p < 0.1). None where there is none.
+    """
     times = starts.mean(axis=1)
     if not np.isfinite(times).all():
-        return [[run] for run in range(len(times))]
-    session = np.searchsorted(np.asarray(pauses, dtype=np.float64), times)
-    return [np.flatnonzero(session == number).tolist() for number in np.unique(session)]
-
-
-class SessionEffect(NamedTuple):
-    """`variance_factor`: factor on the variance of a mean because runs of a session are alike; `significant`: if it is."""
-
-    variance_factor: float
-    df: float
-    significant: bool
-
-
-def session_effect(logs: Array, groups: list[list[int]]) -> SessionEffect | None:
-    """Return the effect of sessions on the variance of the mean of runs; None where there is none, or it is not known.
-
-    The mean square of the residuals between sessions over that of all runs: with equal sessions the variance of a mean
-    is that between sessions (one-way random effects). A factor above 1 is used, significant or not, if it has at least
-    four degrees of freedom; with fewer only if it is significant (F test, p < 0.1).
-    """
+        return None
     runs, cells = logs.shape
-    between, within = (
-        (len(groups) - 1) * (cells - 1),
-        (runs - len(groups)) * (cells - 1),
-    )
+    period = np.searchsorted(np.asarray(pauses, dtype=np.float64), times)
+    groups = [np.flatnonzero(period == number) for number in np.unique(period)]
+    between = (len(groups) - 1) * (cells - 1)
+    within = (runs - len(groups)) * (cells - 1)
     if between < 1 or within < 1:
         return None
     residual = residuals(logs)
     sizes = np.array([len(group) for group in groups])
     means = np.array([residual[group].mean(axis=0) for group in groups])
-    among = float((sizes[:, None] * means**2).sum())
-    total = float((residual**2).sum())
+    among, total = (
+        float((sizes[:, None] * means**2).sum()),
+        float((residual**2).sum()),
+    )
     if not total > 0:
         return None
-    # If sessions are unequal, the larger ones weigh more in the mean than in the mean square.
+    # If groups are unequal, the larger ones weigh more in the mean than in the mean square.
     unequal = float((sizes**2).sum()) / runs
     unequal *= (len(groups) - 1) / (runs - unequal)
     factor = unequal * (among / between) / (total / (between + within))
-    within_total = total - among
-    chance = 0.0
-    if within_total > 0:
-        ratio = (among / between) / (within_total / within)
-        chance = float(distributions().fdtrc(between, within, ratio))
-    significant = chance < _ALIKE
-    if not factor > 1 or not (significant or between >= _TELLING):
+    if not factor > 1:
         return None
-    return SessionEffect(factor, between, significant)
+    rest = total - among
+    ratio = (among / between) / (rest / within) if rest > 0 else np.inf
+    significant = float(distributions().fdtrc(between, within, ratio)) < _ALIKE
+    return (factor, between) if significant or between >= _TELLING else None

@@ -386,9 +386,6 @@ SUMMARIES: Mapping[str, Words] = {
     "leftover_hits": "caches not empty at the start",
     "runs_left_out": _runs_left_out,
     "shared_blocks": "shared blocks",
-    "bridged": "bridged by the baseline",
-    "repeated_late": "one run repeated late",
-    "sessions": "{sessions} sessions",
     "another_time": "measured at another time",
     "order_varied": "varied",
     "order_unknown": "not known",
@@ -451,10 +448,9 @@ EXPLANATIONS: Mapping[str, Words] = {
         f"{_UNDECLARED}, which has none: up to {100 * facts['share']:.2g} % of the "
         f"lookups behind the device were hits, in {facts['active']} of {facts['runs']} runs"
     ),
-    "sessions": (
-        "the {runs} runs were measured in {sessions} sessions and differ less within a "
-        "session than between them; the interval allows for that, and runs in further "
-        "sessions would narrow it"
+    "another_time": (
+        "measured at another time than its baseline, since when the machine may have "
+        "changed: measure both again, together (both cells under `bridges`)"
     ),
     "fixed_order": (
         "every block was measured in the same order, so a drift of the machine looks like "

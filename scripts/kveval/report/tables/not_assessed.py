@@ -30,7 +30,6 @@ from kveval.report.figures.names import find_figure
 from kveval.report.result.model import ComparedCells, Gap
 from kveval.report.tables.pairs import pairs_of, undeclared_pairs
 
-_ANOTHER_TIME = "measured at another time than its baseline"
 _ANSWERS = "a server that answers every request: see its log"
 _MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
 _PASSING = "levels that pass the checks: the appendix Checks says what was found"
@@ -192,8 +191,7 @@ def _open_comparisons(plan: ReportPlan, measured: Measured) -> Iterator[Gap]:
     """Yield comparisons without a deciding verdict; those of one model with the same reason are grouped."""
     groups: dict[tuple[str, str, str], dict[str, list[_Pair]]] = {}
     for row in filter(is_open, measured.all_comparisons.to_dict("records")):
-        late = _ANOTHER_TIME if row["verdict"] == words.INDICATIVE_TIME else ""
-        reason = "; ".join(filter(None, (late, text_or_blank(row["reason"]))))
+        reason = text_or_blank(row["reason"])
         pair = Cell.from_row(row), baseline_of(row)
         step = next_step_for(plan, row)
         metrics = groups.setdefault((str(row["model"]), reason, step), {})
