@@ -51,6 +51,7 @@ from kveval.analysis.statistics.verdict_words import (
     INCONCLUSIVE,
     NOT_ASSESSED,
     NOT_EXERCISED,
+    NOT_JUDGED,
     PARITY,
     SINGLE_RUN,
     SIZES_FAMILY,
@@ -86,7 +87,7 @@ class Verdicts(NamedTuple):
     """The verdicts of a campaign.
 
     `baseline`: cells against their baselines; `contrasts`: declared pairs, then neighbouring sizes of an arm; `peaks`:
-    peaks against the baselines' peaks.
+    peaks against the baselines' peaks, with effect and interval, not judged.
     """
 
     baseline: list[ComparisonVerdict]
@@ -125,7 +126,7 @@ def judge_all(
     peaks: bool = True,
 ) -> Verdicts:
     """Compare every cell with its baseline, every declared pair, and every size of a CPU tier with the next smaller
-    one of its arm, at a common level; then peaks with peaks.
+    one of its arm, at a common level; then peaks with peaks, which are not judged.
 
     `complete`: the rows of complete_metrics.csv. `baselines`: scenario -> the scenario it is compared with, None for
     a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
@@ -149,12 +150,14 @@ def judge_all(
         for each in _estimates(campaign, model, metric, own_peaks)
     ]
     of_kind: dict[Kind, list[ComparisonVerdict]] = defaultdict(list)
-    for verdict in _verdicts(estimated, metrics, settings):
+    peak_estimates = [each for each in estimated if each.question.kind == "peak"]
+    others = [each for each in estimated if each.question.kind != "peak"]
+    for verdict in _verdicts(others, metrics, settings):
         of_kind[verdict.question.kind].append(verdict)
     return Verdicts(
         of_kind["baseline"],
         [*of_kind["contrast"], *of_kind["sizes"]],
-        of_kind["peak"],
+        [_not_judged(each, settings) for each in peak_estimates],
     )
 
 
@@ -200,9 +203,8 @@ def _verdicts(
     families: dict[tuple[str, str, Kind | None, bool], list[int]] = {}
     for place, each in enumerate(estimated):
         metric, kind = each.question.metric, each.question.kind
-        primary = metric == settings.primary and kind != "peak"
-        model = "" if primary else each.question.arm.model
-        apart: Kind | None = kind if kind in ("peak", "sizes") else None
+        model = "" if metric == settings.primary else each.question.arm.model
+        apart: Kind | None = kind if kind == "sizes" else None
         key = (metric, model, apart, each.basis.idle)
         families.setdefault(key, []).append(place)
     verdicts: dict[int, ComparisonVerdict] = {}
@@ -214,6 +216,23 @@ def _verdicts(
         judged = _family_verdicts(members, name, metrics[metric], settings)
         verdicts |= dict(zip(places, judged, strict=True))
     return [verdicts[place] for place in range(len(estimated))]
+
+
+def _not_judged(estimate: Estimate, settings: Comparison) -> ComparisonVerdict:
+    """Return a comparison of peaks with effect and interval: no test says what levels that differ show of an arm."""
+    judgement = _without_verdict(estimate)
+    if estimate.can_have_verdict:
+        grounds = new_finding("peaks_not_judged"), *_limits(estimate)
+        judgement = Judgement(NOT_JUDGED, grounds)
+    of_goodput = estimate.question.metric == GOODPUT
+    at_least = of_goodput and limits_met.is_none_met_on_one_side(estimate.sides)
+    return ComparisonVerdict(
+        estimate,
+        "exploratory",
+        judgement,
+        bound="at least" if at_least else "",
+        confidence=1 - settings.alpha,
+    )
 
 
 def _family_verdicts(

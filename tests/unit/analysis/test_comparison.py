@@ -351,10 +351,10 @@ def test_peaks_are_compared_apart() -> None:
     peak, common = throughput(found.peaks).iloc[0], throughput(found.baseline).iloc[0]
     assert (peak["level"], peak["levels_compared"], common["level"]) == (8, "8;32", 32)
     assert peak["effect_percent"] > 40 > common["effect_percent"]
-    assert (peak["verdict"], set(found.peaks["metric"])) == (
-        "better",
-        {"throughput_tok_s"},
-    )
+    assert (peak["verdict"], peak["grounds"]) == (words.NOT_JUDGED, "peaks_not_judged")
+    assert np.isnan(peak[["p_value", "p_holm", "p_parity_holm"]].astype(float)).all()
+    assert peak["low_percent"] < peak["effect_percent"] < peak["high_percent"]
+    assert set(found.peaks["metric"]) == {"throughput_tok_s"}
 
 
 def test_the_method_has_a_number_that_changes_with_it() -> None:

@@ -253,9 +253,10 @@ class ComparisonVerdict:
 
     @property
     def p_value(self) -> float:
-        """The p value of no difference, not adjusted; NaN without errors."""
+        """The p value of no difference, not adjusted; NaN without errors, and of peaks, which are not tested."""
         contrast = self.estimate.contrast
-        return float("nan") if contrast is None else contrast.p_difference()
+        tested = contrast is not None and self.question.kind != "peak"
+        return contrast.p_difference() if contrast and tested else float("nan")
 
 
 def contrast_pairs(

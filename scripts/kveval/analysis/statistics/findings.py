@@ -110,6 +110,7 @@ CODES: Mapping[str, Meaning] = {
     "replicate": Meaning("", "refuses"),
     "undeclared": Meaning("", "refuses"),
     "unsteady_windows": Meaning("", "refuses"),
+    "peaks_not_judged": Meaning("", "refuses"),
     # The grounds of a verdict, or of none.
     "spread_unknown": Meaning("", "refuses"),
     "within_margin": Meaning("", "sound"),

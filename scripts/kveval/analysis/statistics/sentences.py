@@ -504,6 +504,7 @@ EXPLANATIONS: Mapping[str, Words] = {
     ),
     "undeclared": "not declared as a contrast",
     "unsteady_windows": _unsteady_windows,
+    "peaks_not_judged": "peaks at levels that differ are described, not judged",
     "within_margin": lambda facts, _: f"within +-{100 * facts['margin']:g} % (TOST)",
     "more_runs": _more_runs,
     "more_precision": lambda facts, _: (

@@ -21,6 +21,8 @@ _INDICATED_BY = {
     "another_time": "measured at another time",
     "activity_not_shown": "activity not shown",
 }
+NOT_JUDGED = "not judged"
+"""Of peaks at levels that differ, which have an effect and an interval, and no test."""
 SINGLE_RUN, NOT_ASSESSED, NOT_EXERCISED = (
     "not assessed (single run)",
     "not assessed",
@@ -32,6 +34,7 @@ WITHOUT_VERDICT = (
     SINGLE_RUN,
     NOT_ASSESSED,
     NOT_EXERCISED,
+    NOT_JUDGED,
 )
 
 

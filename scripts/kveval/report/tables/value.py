@@ -39,8 +39,7 @@ def goodput_table(result: CampaignResult, model: str) -> Table:
     ]
     header += [
         f"at its best ({unit.heading})",
-        "change of the best, % of the baseline's (95 %)",
-        "verdict",
+        "change of the best, % of the baseline's (95 %), not judged",
     ]
     compared = result.with_baselines(GOODPUT)
     compared_at_best = result.peaks_with_baselines(GOODPUT)
@@ -59,7 +58,8 @@ def goodput_table(result: CampaignResult, model: str) -> Table:
             *_verdict(compared.get(cell.cell)),
             _best(result, cell.cell, _kept_mean(cell.kept_peak_means)),
         ]
-        rows.append([*row, *_verdict(compared_at_best.get(cell.cell), explained=True)])
+        at_best = compared_at_best.get(cell.cell)
+        rows.append([*row, effect_text(at_best.row) if at_best else ""])
     return Table(header, rows, frozenset({1, 2, 3, 5, 6}))
 
 
@@ -80,29 +80,15 @@ def goodput_text(values: Sequence[float]) -> str:
     return numerals.mean_of(values) if max(values) > 0 else NONE_MET
 
 
-def _verdict(
-    comparison: ReportedComparison | None, *, explained: bool = False
-) -> list[str]:
-    """The change and the verdict of a cell against its baseline; blank for a baseline.
-
-    `explained`: with the reason where there is no verdict.
-    """
+def _verdict(comparison: ReportedComparison | None) -> list[str]:
+    """The change and the verdict of a cell against its baseline; blank for a baseline."""
     if comparison is None:
         return ["", ""]
-    stated = verdict_cell(comparison.row)
-    unexplained = not explained or comparison.verdict in words.VERDICTS
-    reason = "" if unexplained else comparison.reason
-    change = effect_text(comparison.row)
-    return [change, f"{stated}: {reason}" if reason else stated]
+    return [effect_text(comparison.row), verdict_cell(comparison.row)]
 
 
-def _best(
-    result: CampaignResult, cell: Cell, mean: float | None, unit: str = ""
-) -> str:
-    """A cell's largest goodput with `unit` behind it, and the level.
-
-    `mean`: that of the runs that a comparison rests on; None or NaN without one.
-    """
+def _best(result: CampaignResult, cell: Cell, mean: float | None) -> str:
+    """A cell's largest goodput, and the level; `mean`: that of the runs that a comparison rests on, None without one."""
     known = result.by_cell[cell]
     if known.peak is None or known.goodput_per_s is None:
         return UNKNOWN
@@ -111,7 +97,7 @@ def _best(
         return f"{NONE_MET} at any level"
     values = known.values(level, GOODPUT)
     shown = _rounded(mean, values) or numerals.mean_of(values)
-    return shown.with_text(f"{shown}{unit} ({level_unit_of(result).label(level)})")
+    return shown.with_text(f"{shown} ({level_unit_of(result).label(level)})")
 
 
 def _rounded(mean: float | None, values: Sequence[float]) -> numerals.NumberText | None:
@@ -122,11 +108,11 @@ def _rounded(mean: float | None, values: Sequence[float]) -> numerals.NumberText
 
 
 def goodput_sentence(result: CampaignResult, model: str) -> str:
-    """Return a sentence on the arm with the largest goodput of a model, each at its best; "" without goodput."""
+    """Return a sentence on the arm with the largest goodput of a model at the compared level; "" without goodput."""
     limits = result.campaign.goodput
     compared = [
         (each, each.against.cell)
-        for each in result.peaks_with_baselines(GOODPUT).values()
+        for each in result.with_baselines(GOODPUT).values()
         if each.model == model and each.against
     ]
     if not limits or not compared:
@@ -135,15 +121,25 @@ def goodput_sentence(result: CampaignResult, model: str) -> str:
     better = [pair for pair in compared if pair[0].verdict == words.BETTER]
     if better:
         best, base = max(better, key=lambda pair: pair[0].effect_percent.numbers[0])
-        of_arm, of_base = best.means
+        of_arm, of_base = (
+            _at_level(result, cell, best.level, means.mean)
+            for cell, means in zip((best.cell, base), best.means, strict=True)
+        )
         return (
-            f"{within} {arm_link(best)} served at its best"
-            f" {_best(result, best.cell, of_arm.mean, f' {counted} a second')},"
-            f" {arm_link(base)} {_best(result, base, of_base.mean)}:"
-            f" {effect_text(best.row)}."
+            f"{within} {arm_link(best)} served {of_arm} {counted} a second,"
+            f" {arm_link(base)} {of_base}: {effect_text(best.row)}."
         )
     against = " or ".join(dict.fromkeys(arm_link(base) for _, base in compared))
-    return f"{within} no arm was shown to serve more {counted} a second at its best than {against}."
+    return f"{within} no arm was shown to serve more {counted} a second than {against}."
+
+
+def _at_level(
+    result: CampaignResult, cell: Cell, level: int | None, mean: float | None
+) -> str:
+    """A cell's goodput at a level, and the level; `mean`: that of the runs that a comparison rests on."""
+    values = _values(result.by_cell[cell], level, GOODPUT)
+    shown = _rounded(mean, values) or goodput_text(values)
+    return f"{shown} ({level_unit_of(result).label(level)})" if level else f"{shown}"
 
 
 NEVER = "not at any price"
