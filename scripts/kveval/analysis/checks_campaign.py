@@ -199,17 +199,13 @@ def common_level(tables: Tables) -> Iterator[Outcome]:
 
 @check("R11")
 def multiplicity(tables: Tables) -> Iterator[Outcome]:
-    """Verdicts use p values adjusted by Holm's method: over all models for the primary metric, else model by model."""
+    """Verdicts use p values adjusted by Holm's method: over all models for the primary metric, else each alone."""
     families: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for number, parts in enumerate(
-        ((tables.comparison, tables.contrasts), (tables.peak_comparison,))
-    ):
-        for row in _rows(*parts):
-            if pd.notna(row["p_holm"]):
-                model = "" if str(row["family"]).startswith("primary") else row["model"]
-                families.setdefault(
-                    (number, model, row["metric"], row["family"]), []
-                ).append(row)
+    for number, row in enumerate(_rows(tables.comparison, tables.contrasts)):
+        if pd.notna(row["p_holm"]):
+            primary = str(row["family"]).startswith("primary")
+            key = row["metric"], row["family"], None if primary else number
+            families.setdefault(key, []).append(row)
     for members in families.values():
         for source, target in (("p_value", "p_holm"), ("p_parity", "p_parity_holm")):
             for row, right in zip(

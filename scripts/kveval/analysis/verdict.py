@@ -21,12 +21,13 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.estimators.intervals import (
-    Contrast,
-    holm,
-    percent,
+from kveval.analysis.estimators.intervals import holm, holm_levels, percent
+from kveval.analysis.estimators.power import (
+    parity_power,
+    runs_to_differ,
+    runs_to_equal,
+    runs_to_resolve,
 )
-from kveval.analysis.estimators.power import parity_power, runs_to_resolve
 from kveval.analysis.levels.checks_level import STARVED
 from kveval.analysis.levels.goodput import GOODPUT
 from kveval.analysis.statistics import limits_met
@@ -131,8 +132,8 @@ def judge_all(
     `complete`: the rows of complete_metrics.csv. `baselines`: scenario -> the scenario it is compared with, None for
     a baseline itself. The baseline's cell is that of the same model with the same cpu_blocks, else the only one.
     Effects are per cent of the reference. For the primary metric `p_holm` is adjusted over all comparisons of all
-    models, else over those of one model and metric; neighbouring sizes, unless declared, are adjusted apart, and change
-    no other comparison.
+    models; neighbouring sizes, unless declared, are adjusted apart, and change no other comparison. On other metrics
+    each comparison is judged alone.
     `metrics`: by default METRICS, and goodput where the levels have it. `requested_runs`: the number of runs that the
     campaign asks for, by cell; without it, a run is missing that a cell compared has and the other does not.
     `peaks`: whether peaks are compared as well, which changes no other verdict.
@@ -197,20 +198,20 @@ def _verdicts(
 ) -> list[ComparisonVerdict]:
     """Return the verdict of each estimate, in their order.
 
-    The comparisons of a family are adjusted for each other. What an idle arm costs is another question than what an
-    active one gains, with a family of its own. So have neighbouring sizes, which nobody declared.
+    A campaign decides on its primary metric: these comparisons are adjusted for each other. What an idle arm costs is
+    another question than what an active one gains, with a family of its own. So have neighbouring sizes, which nobody
+    declared. On any other metric every comparison is judged alone.
     """
-    families: dict[tuple[str, str, Kind | None, bool], list[int]] = {}
+    families: dict[tuple[str, bool, bool, int | None], list[int]] = {}
     for place, each in enumerate(estimated):
-        metric, kind = each.question.metric, each.question.kind
-        model = "" if metric == settings.primary else each.question.arm.model
-        apart: Kind | None = kind if kind == "sizes" else None
-        key = (metric, model, apart, each.basis.idle)
+        metric, sizes = each.question.metric, each.question.kind == "sizes"
+        alone = None if metric == settings.primary else place
+        key = (metric, sizes, each.basis.idle, alone)
         families.setdefault(key, []).append(place)
     verdicts: dict[int, ComparisonVerdict] = {}
-    for (metric, model, apart, idle), places in families.items():
-        name = "exploratory" if model else "primary"
-        name += SIZES_FAMILY if apart == "sizes" else ""
+    for (metric, sizes, idle, alone), places in families.items():
+        name = "primary" if alone is None else "exploratory"
+        name += SIZES_FAMILY if sizes else ""
         name += IDLE_FAMILY if idle else ""
         members = [estimated[place] for place in places]
         judged = _family_verdicts(members, name, metrics[metric], settings)
@@ -242,31 +243,41 @@ def _family_verdicts(
     settings: Comparison,
 ) -> list[ComparisonVerdict]:
     """Adjust the comparisons of a family for each other (Holm), and give each its verdict."""
+    alpha = settings.alpha
+    places = [place for place, each in enumerate(members) if each.can_have_verdict]
+    of_tests = [_p_values(members[place], more_is_better, settings) for place in places]
+    p_values, p_parities = zip(*of_tests, strict=True) if places else ((), ())
+    columns = (
+        p_values,
+        p_parities,
+        holm(p_values),
+        holm(p_parities),
+        holm_levels(p_values, alpha),
+        holm_levels(p_parities, alpha),
+    )
     tests = {
-        place: _Tests.of(each, more_is_better, settings)
-        for place, each in enumerate(members)
-        if each.can_have_verdict
+        place: _Tests(*numbers)
+        for place, *numbers in zip(places, *columns, strict=True)
     }
     family = _Family(name, more_is_better, len(tests))
-    adjusted = zip(
-        tests.items(),
-        holm([test.p_value for test in tests.values()]),
-        holm([test.p_parity for test in tests.values()]),
-        strict=True,
-    )
-    for (place, test), p_holm, p_parity_holm in adjusted:
-        adjusted_test = replace(test, p_holm=p_holm, p_parity_holm=p_parity_holm)
-        gain = _beyond_the_tier(adjusted_test, settings)
-        tests[place] = adjusted_test.with_findings(gain)
     return [
-        _verdict(
-            tests[place].estimate if place in tests else each,
-            tests.get(place),
-            family,
-            settings,
-        )
+        _verdict(each, tests.get(place), family, settings)
         for place, each in enumerate(members)
     ]
+
+
+def _p_values(
+    estimate: Estimate, more_is_better: bool, settings: Comparison
+) -> tuple[float, float]:
+    """Return the p values of no difference and of one beyond the margin: of an idle arm, of such a cost."""
+    contrast = estimate.contrast
+    assert contrast is not None
+    margin = settings.margin
+    if estimate.basis.idle:
+        p_parity = contrast.p_cost(margin, more_is_better=more_is_better)
+    else:
+        p_parity = contrast.p_equivalence(margin)
+    return contrast.p_difference(), p_parity
 
 
 class _Family(NamedTuple):
@@ -279,38 +290,27 @@ class _Family(NamedTuple):
 
 @dataclass(frozen=True)
 class _Tests:
-    """The tests of a comparison that can have a verdict.
+    """The tests of a comparison in its family; `level`, `parity_level`: at which p Holm tested it."""
 
-    `p_parity`: of an idle arm that it costs less than the margin, and `cost_percent` the most that it costs.
-    """
-
-    estimate: Estimate
-    contrast: Contrast
     p_value: float
     p_parity: float
-    cost_percent: float = np.nan
-    p_holm: float = np.nan
-    p_parity_holm: float = np.nan
+    p_holm: float
+    p_parity_holm: float
+    level: float
+    parity_level: float
 
-    def with_findings(self, added: Iterable[ComparisonFinding]) -> _Tests:
-        """Return the tests with further findings of their comparison."""
-        findings = (*self.estimate.findings, *added)
-        return replace(self, estimate=replace(self.estimate, findings=findings))
+    def confidence(self, alpha: float) -> float:
+        """Return the confidence of the interval that shows what the tests decide.
 
-    @classmethod
-    def of(
-        cls, estimate: Estimate, more_is_better: bool, settings: Comparison
-    ) -> _Tests:
-        """Return the tests of an estimate, not adjusted."""
-        contrast, margin = estimate.contrast, settings.margin
-        assert contrast is not None
-        p_value = contrast.p_difference()
-        if not estimate.basis.idle:
-            return cls(estimate, contrast, p_value, contrast.p_equivalence(margin))
-        low, high = contrast.interval(1 - 2 * settings.alpha)
-        cost = -percent(low) if more_is_better else percent(high)
-        p_cost = contrast.p_cost(margin, more_is_better=more_is_better)
-        return cls(estimate, contrast, p_value, p_cost, max(0.0, cost))
+        It lies within the margin if they show parity (one-sided tests), else it leaves 0 out if they show a difference.
+        Where they show neither, it does neither.
+        """
+        two_sided, one_sided = 1 - self.level, 1 - 2 * self.parity_level
+        if self.p_parity_holm < alpha:
+            return one_sided
+        if self.p_holm < alpha:
+            return two_sided
+        return max(two_sided, one_sided)
 
 
 def _verdict(
@@ -329,29 +329,38 @@ def _verdict(
         parity_power=np.nan if estimate.basis.idle else power,
         confidence=1 - settings.alpha,
     )
-    if tests is None:
+    contrast = estimate.contrast
+    if tests is None or contrast is None:
         return verdict
+    gain = _beyond_the_tier(estimate, tests, settings)
+    estimate = replace(estimate, findings=(*estimate.findings, *gain))
     judge = _idle_judgement if estimate.basis.idle else _active_judgement
-    judgement = judge(tests, family.more_is_better, needed, settings)
+    judgement = judge(estimate, tests, family.more_is_better, settings)
     final = _as_far_as_indicated(judgement, estimate)
-    # The interval that corresponds to one-sided tests at alpha has confidence 1 - 2 alpha.
-    one_sided = judgement.word in (PARITY, IDLE)
+    confidence, cost = tests.confidence(settings.alpha), np.nan
+    if estimate.basis.idle:
+        low, high = map(percent, contrast.interval(confidence))
+        cost = max(0.0, -low if family.more_is_better else high)
     return replace(
         verdict,
+        estimate=estimate,
         judgement=final,
         bound=_bound(estimate, judgement.word, final.word),
         p_parity=tests.p_parity,
         p_holm=tests.p_holm,
         p_parity_holm=tests.p_parity_holm,
-        cost_percent=tests.cost_percent,
-        confidence=1 - (2 if one_sided else 1) * settings.alpha,
+        cost_percent=cost,
+        confidence=confidence,
     )
 
 
 def _runs_needed(
     estimate: Estimate, judged: int, settings: Comparison
 ) -> tuple[int | None, float]:
-    """The runs that would resolve the margin, and the chance that these show parity, percent, in a family of `judged`."""
+    """The runs that would resolve the margin, and the chance that those there are show parity, per cent.
+
+    `judged`: the comparisons of the family that can have a verdict.
+    """
     if estimate.contrast is None:
         return None, np.nan
     family = (estimate.cells, settings.alpha, max(judged, 1))
@@ -384,20 +393,23 @@ _IDLE, _NO_COST, _MANY_FAILED = map(new_finding, ("idle", "no_cost", "many_faile
 
 
 def _active_judgement(
-    tests: _Tests, more_is_better: bool, needed: int | None, settings: Comparison
+    estimate: Estimate, tests: _Tests, more_is_better: bool, settings: Comparison
 ) -> Judgement:
     """Test equivalence first, then difference; else inconclusive, with the runs that a verdict would take."""
-    estimate, alpha = tests.estimate, settings.alpha
-    against = _too_many_failed(estimate)
+    alpha, against = settings.alpha, _too_many_failed(estimate)
     if tests.p_parity_holm < alpha:
         return _equal(estimate, against, settings)
     if tests.p_holm < alpha:
-        better = (tests.contrast.theta > 0) == more_is_better
+        better = _is_better(estimate, more_is_better)
         word, in_favour = (BETTER, "arm") if better else (WORSE, "reference")
         if in_favour in against:
             return _not_shown(word)
         return Judgement(word)
-    return _undecided(estimate, needed, settings)
+    return _undecided(estimate, tests, settings)
+
+
+def _is_better(estimate: Estimate, more_is_better: bool) -> bool:
+    return ((estimate.effect_ln or 0.0) > 0) == more_is_better
 
 
 def _equal(estimate: Estimate, against: set[str], settings: Comparison) -> Judgement:
@@ -415,26 +427,30 @@ def _not_shown(what: str) -> Judgement:
     return Judgement(INCONCLUSIVE, (new_finding("not_shown", what=what), _MANY_FAILED))
 
 
-def _undecided(
-    estimate: Estimate, needed: int | None, settings: Comparison
-) -> Judgement:
-    margin = settings.margin
-    ground = new_finding("more_runs", runs=needed, margin=margin)
+def _undecided(estimate: Estimate, tests: _Tests, settings: Comparison) -> Judgement:
+    """Neither a difference nor equality is shown: say how many runs would show one of them, at the measured effect."""
     if estimate.basis.starvation:
-        ground = new_finding("missing_load")
-    elif needed is not None and needed <= len(estimate.sides):
-        ground = new_finding("more_precision", margin=margin)
-    return Judgement(INCONCLUSIVE, (ground,))
+        return Judgement(INCONCLUSIVE, (new_finding("missing_load"),))
+    contrast, runs = estimate.contrast, len(estimate.sides)
+    assert contrast is not None
+    shows: dict[str, int | None] = {
+        "difference": runs_to_differ(contrast, runs, tests.level),
+        "equality": runs_to_equal(contrast, runs, settings.margin, tests.parity_level),
+    }
+    known = {what: count for what, count in shows.items() if count is not None}
+    what = min(known, key=known.__getitem__, default="difference")
+    facts = {"runs": known.get(what), "shows": what, "margin": settings.margin}
+    return Judgement(INCONCLUSIVE, (new_finding("more_runs", **facts),))
 
 
 def _idle_judgement(
-    tests: _Tests, more_is_better: bool, needed: int | None, settings: Comparison
+    estimate: Estimate, tests: _Tests, more_is_better: bool, settings: Comparison
 ) -> Judgement:
     """Say what an idle arm costs: less than the margin, more than nothing, or undecided; better is no verdict."""
-    estimate, alpha = tests.estimate, settings.alpha
-    better = (tests.contrast.theta > 0) == more_is_better
-    differs = tests.p_holm < alpha
-    within = tests.contrast.p_equivalence(settings.margin) < alpha
+    alpha, contrast = settings.alpha, estimate.contrast
+    assert contrast is not None
+    better, differs = _is_better(estimate, more_is_better), tests.p_holm < alpha
+    within = contrast.p_equivalence(settings.margin) < alpha
     if differs and better and not within:
         return Judgement(NOT_EXERCISED, (_IDLE, new_finding("better_though_idle")))
     barred = any(finding.bars_parity for finding in _inputs(estimate))
@@ -445,7 +461,7 @@ def _idle_judgement(
         return Judgement(IDLE, (_IDLE,))
     if differs and not better and "reference" not in against:
         return Judgement(WORSE_IDLE, (_IDLE,))
-    undecided = _undecided(estimate, needed, settings)
+    undecided = _undecided(estimate, tests, settings)
     if differs and not better:
         undecided = _not_shown(WORSE_IDLE)
     return Judgement(INCONCLUSIVE, (_IDLE, *undecided.grounds))
@@ -508,16 +524,16 @@ def _bound(estimate: Estimate, word: str, final_word: str) -> str:
 
 
 def _beyond_the_tier(
-    tests: _Tests, settings: Comparison
+    estimate: Estimate, tests: _Tests, settings: Comparison
 ) -> Iterator[ComparisonFinding]:
     """Yield that an arm is ahead by clearly more than the prompt tokens that its tier served can save."""
-    estimate, alpha = tests.estimate, settings.alpha
-    if estimate.basis.idle or not tests.p_holm < alpha:
+    alpha, contrast = settings.alpha, estimate.contrast
+    if contrast is None or estimate.basis.idle or not tests.p_holm < alpha:
         return
     gain = tier_gain(estimate.sides)
     if gain is None:
         return
     served, most = gain
-    low, _ = tests.contrast.interval(1 - alpha)
+    low, _ = contrast.interval(1 - alpha)
     if low > most + np.log1p(settings.margin):
         yield new_finding("beyond_the_tier", served=served, most_ln=most)

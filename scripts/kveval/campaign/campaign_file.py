@@ -258,7 +258,7 @@ class Comparison(Strict):
     margin: Annotated[Number, Field(gt=0, lt=1)] = 0.05
     """relative difference below which two cells count as equal"""
     alpha: Annotated[Number, Field(gt=0, lt=0.5)] = 0.05
-    """error rate of all verdicts on the primary metric together, and of each model's on any other metric"""
+    """error rate of all verdicts on the primary metric together, and of each one on any other metric"""
     primary: Literal[
         "throughput_tok_s",
         "goodput_per_s",

@@ -134,7 +134,7 @@ def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[Reporte
     open_ = [
         row for row in rows if row["verdict"] == words.INCONCLUSIVE and not _failed(row)
     ]
-    needed = {Cell.from_row(row): row.get("runs_to_resolve", math.nan) for row in open_}
+    needed = {Cell.from_row(row): row.get("runs_to_decide", math.nan) for row in open_}
     few = {
         cell: int(runs)
         for cell, runs in needed.items()
@@ -204,7 +204,8 @@ def _sentence_on_cells(_: CampaignResult, step: ReportedStep, cells: str) -> str
 _SETTLED_BY = {
     "slower_while_idle": _WHILE_IDLE,
     "idle": TO_BE_ACTIVE,
-    "spread": "longer levels, or a machine that does nothing else: at this spread, more runs are not enough",
+    "spread": "longer levels, or a machine that does nothing else: at this spread it would take more than"
+    f" {_WORTHWHILE} runs",
 }
 
 
@@ -215,9 +216,8 @@ def _few_runs_sentence(result: CampaignResult, step: ReportedStep, cells: str) -
     return f"`runs: {runs}` narrows the intervals; existing runs are kept."
 
 
-def _undecided_sentence(result: CampaignResult, step: ReportedStep, cells: str) -> str:
-    difference = f"a difference of {100 * result.campaign.margin:g} % for {cells}"
-    return f"`runs: {step.facts['runs']}` would resolve {difference}."
+def _undecided_sentence(_: CampaignResult, step: ReportedStep, cells: str) -> str:
+    return f"`runs: {step.facts['runs']}` would decide on {cells}, at the effect and spread measured."
 
 
 def _edge_sentence(_: CampaignResult, __: ReportedStep, cells: str) -> str:

@@ -248,8 +248,8 @@ def test_verdicts_on_the_primary_metric_share_one_error_rate_over_models() -> No
     )
     smallest = primary["p_value"].min()
     assert primary["p_holm"].min() == pytest.approx(min(1.0, 12 * smallest))
-    first = other[other["model"] == "m0"]
-    assert first["p_holm"].min() == pytest.approx(min(1.0, 3 * first["p_value"].min()))
+    assert list(other["p_holm"]) == list(other["p_value"])
+    assert set(other["interval_percent"]) <= {90.0, 95.0}
     declared = Comparison(primary="ttft_ms_p50")
     assert set(judged(table, "ttft_ms_p50", declared)["family"]) == {"primary"}
     assert set(judged(table, settings=declared)["family"]) == {"exploratory"}

@@ -162,11 +162,11 @@ def test_parity_only_where_it_is_shown() -> None:
     ) == {"parity"}
     noisy = comparison_table(levels_table(effects=equal, sd=0.06))
     assert set(verdicts(noisy).values()) == {"inconclusive"}
-    needed = noisy["runs_to_resolve"]
+    needed = noisy["runs_to_decide"]
     assert (needed.isna() | (needed > noisy["runs"])).all()
     told = noisy[needed.notna()]
     assert all(
-        str(int(row["runs_to_resolve"])) in row["reason"]
+        str(int(row["runs_to_decide"])) in row["reason"]
         for row in told.to_dict("records")
     )
 

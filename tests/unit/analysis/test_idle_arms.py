@@ -88,7 +88,7 @@ def test_an_idle_arm_with_a_wide_interval_is_undecided_and_called_idle() -> None
     row = judged(idle(-0.02, sd=0.1))
     assert (row["verdict"], row["qualifier"]) == (words.INCONCLUSIVE, "idle")
     assert row["cost_percent"] > 5
-    assert "runs would resolve" in row["reason"]
+    assert row["grounds"] == "idle;more_runs"
 
 
 @pytest.mark.parametrize("runs", [1, 2])

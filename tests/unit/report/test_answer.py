@@ -274,7 +274,7 @@ def test_runs_that_would_decide_are_named_where_they_are_affordable() -> None:
         "lmcache-redis",
         "throughput_tok_s",
         verdict=words.INCONCLUSIVE,
-        runs_to_resolve=9,
+        runs_to_decide=9,
     )
     assert any(
         "`runs: 9`" in step and "lmcache-redis" in step for step in said(few).next_steps
@@ -285,7 +285,7 @@ def test_runs_that_would_decide_are_named_where_they_are_affordable() -> None:
             "lmcache-redis",
             "throughput_tok_s",
             verdict=words.INCONCLUSIVE,
-            runs_to_resolve=needed,
+            runs_to_decide=needed,
         )
         assert not any("`runs:" in step for step in said(many).next_steps)
         assert any(

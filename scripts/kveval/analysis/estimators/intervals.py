@@ -176,3 +176,21 @@ def holm(p_values: Sequence[float]) -> list[float]:
     adjusted = np.empty(count)
     adjusted[order] = np.maximum.accumulate(stepped) if count else []
     return [float(value) for value in adjusted]
+
+
+def holm_levels(p_values: Sequence[float], alpha: float) -> list[float]:
+    """Return the p value at which Holm's procedure tests each, in the order given: it rejects what lies below.
+
+    Of m, the smallest is tested at alpha / m, the next at alpha / (m - 1), and so on to the first that is not rejected,
+    at whose level all others stay. An interval of confidence 1 - level leaves 0 out just where Holm rejects.
+    """
+    order = np.argsort(p_values, kind="stable")
+    levels = np.empty(len(order))
+    left = len(order)
+    for place, index in enumerate(order):
+        if not p_values[index] < alpha / left:
+            levels[order[place:]] = alpha / left
+            break
+        levels[index] = alpha / left
+        left -= 1
+    return [float(level) for level in levels]

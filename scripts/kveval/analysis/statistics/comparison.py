@@ -231,7 +231,8 @@ class ComparisonVerdict:
     """A comparison with its verdict.
 
     `bound`: whether the difference is at least or at most as large as measured; `confidence`: of the interval that is
-    shown. `p_parity`: of an idle arm, that it costs less than the margin. `runs_to_resolve`: None for more than 1,000.
+    shown, the one that decides. `p_parity`: of an idle arm, that it costs less than the margin. `runs_to_resolve`: the
+    margin, whatever was measured, None for more than 1,000.
     """
 
     estimate: Estimate
@@ -250,6 +251,15 @@ class ComparisonVerdict:
     def question(self) -> Question:
         """The question."""
         return self.estimate.question
+
+    @property
+    def runs_to_decide(self) -> int | None:
+        """The runs that would decide it at the measured effect, None if it is decided, or for more than 1,000."""
+        for finding in self.judgement.grounds:
+            if finding.code == "more_runs":
+                runs: int | None = finding.facts["runs"]
+                return runs
+        return None
 
     @property
     def p_value(self) -> float:

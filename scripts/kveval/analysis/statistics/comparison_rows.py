@@ -37,7 +37,8 @@ _COLUMNS = [
     *("verdict", "qualifier", "indication", "reason"),
     *("grounds", "findings", "exclusions"),
     *("runs", "runs_kept", "baseline_runs_kept", "mean", "baseline_mean"),
-    *("sd_percent", "runs_to_resolve", "parity_power_percent", "margin_percent"),
+    *("sd_percent", "runs_to_decide", "runs_to_resolve", "parity_power_percent"),
+    "margin_percent",
     *("levels_compared", "replicate", "method_hash"),
     *(f"basis_{name}" for name in INPUTS),
 ]
@@ -87,6 +88,7 @@ def _effect(verdict: ComparisonVerdict, margin: float) -> dict[str, Any]:
         "p_holm": verdict.p_holm,
         "p_parity_holm": verdict.p_parity_holm,
         "sd_percent": 100 * estimate.sd,
+        "runs_to_decide": verdict.runs_to_decide,
         "runs_to_resolve": verdict.runs_to_resolve,
         "parity_power_percent": verdict.parity_power,
     }

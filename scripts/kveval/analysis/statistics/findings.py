@@ -115,7 +115,6 @@ CODES: Mapping[str, Meaning] = {
     "spread_unknown": Meaning("", "refuses"),
     "within_margin": Meaning("", "sound"),
     "more_runs": Meaning("", "unknown"),
-    "more_precision": Meaning("", "unknown"),
     "missing_load": Meaning("", "unknown"),
     "not_shown": Meaning("", "refuses"),
     "many_failed": Meaning("", "refuses"),

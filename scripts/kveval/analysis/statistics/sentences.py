@@ -341,7 +341,10 @@ def _unsteady_windows(facts: Facts, names: SideNames) -> str:
 
 def _more_runs(facts: Facts, _: SideNames) -> str:
     many = "more than 1,000" if facts["runs"] is None else str(facts["runs"])
-    return f"{many} runs would resolve {100 * facts['margin']:g} % at this spread"
+    shown = "the measured difference"
+    if facts["shows"] == "equality":
+        shown = f"a difference below {100 * facts['margin']:g} %"
+    return f"{many} runs would show {shown} at this spread"
 
 
 SUMMARIES: Mapping[str, Words] = {
@@ -507,10 +510,6 @@ EXPLANATIONS: Mapping[str, Words] = {
     "peaks_not_judged": "peaks at levels that differ are described, not judged",
     "within_margin": lambda facts, _: f"within +-{100 * facts['margin']:g} % (TOST)",
     "more_runs": _more_runs,
-    "more_precision": lambda facts, _: (
-        "shows neither a difference nor one below "
-        f"{100 * facts['margin']:g} %; more precision is needed"
-    ),
     "missing_load": (
         "the missing load may matter more than the difference: neither a difference nor "
         "equality is shown"

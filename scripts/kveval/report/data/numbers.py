@@ -124,8 +124,8 @@ def effect(
         return NumberText(f"{_signed(value, 0)} % (no interval)", value)
     of = (
         ""
-        if confidence == 95 or not math.isfinite(confidence)
-        else f"{confidence:g} %: "
+        if confidence >= 95 or not math.isfinite(confidence)
+        else f"{confidence:.3g} %: "
     )
     if low <= _WIDEST < high:
         ends = f"{of}{_signed(low, 0)} to more than {_signed(_WIDEST, 0)}"

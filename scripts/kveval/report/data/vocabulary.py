@@ -121,7 +121,8 @@ WARNINGS: Mapping[str, ReaderWarning] = {
         "a difference is neither shown nor excluded", "`runs: N`"
     ),
     "spread": ReaderWarning(
-        "at this spread, more runs are not enough to decide", "`seconds:`, longer"
+        "at this spread, it would take too many runs to decide",
+        "`seconds:`, longer",
     ),
     "peak_at_edge": ReaderWarning(
         "the highest throughput lies on the first or last level",

@@ -41,13 +41,14 @@ WORDS = Table(
         ],
         [
             "exploratory",
-            "verdicts on quantities other than the primary one: the error rate holds for each model and quantity alone,"
-            " so some of many verdicts are wrong",
+            "verdicts on quantities other than the primary one: the error rate holds for each verdict alone, so some of"
+            " many are wrong",
         ],
         [
             "interval",
-            "95 %, over runs: Student's t on the logarithm; wide with few runs. For no relevant difference, and"
-            " what an idle arm costs at most, 90 %, as in the test",
+            "over runs, Student's t on the logarithm; wide with few runs. It decides the verdict: for the primary"
+            " quantity its confidence is that of all comparisons together (Holm), 95 % or more for each; for no"
+            " relevant difference, and what an idle arm costs at most, 90 % or more, as in the one-sided tests",
         ],
         [
             "chance of showing none",

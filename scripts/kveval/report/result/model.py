@@ -387,8 +387,8 @@ class ReportedComparison(ReportedCellName):
         "exploratory, neighbouring sizes, idle",
         "undeclared",
     ]
-    """primary: p_holm is over all of the metric, else over those of the model; idle arms, and neighbouring sizes of an
-    arm that were not declared, apart; undeclared: a pair of `pairs` that is described only"""
+    """primary: p_holm is over all of the metric; idle arms, and neighbouring sizes of an arm that were not declared,
+    apart; exploratory: each alone; undeclared: a pair of `pairs` that is described only"""
     verdict: str
     """a word of docs/verdicts.md; of an indicative verdict with what makes it so, in brackets"""
     against: ReportedCellName | None
@@ -419,7 +419,8 @@ class ReportedComparison(ReportedCellName):
     indication: str | None
     """the verdict that an indicative comparison points to"""
     interval_percent: Number
-    """confidence of the interval: 95; for parity, and a bounded cost, 90, as in the test"""
+    """confidence of the interval, by which its family's tests decide: 95 for one comparison alone, 90 for parity and a
+    bounded cost; more where several are adjusted for each other"""
     p_holm: Number
     parity_power_percent: Number
     """the chance that parity would be shown if no arm differed; null where it is not known"""
@@ -432,6 +433,8 @@ class ReportedComparison(ReportedCellName):
     """the runs that they are paired with, of the cell it is compared with"""
     level: Whole
     runs: Whole
+    runs_to_decide: Whole
+    """the runs that would decide it at the measured effect and spread; null where it is decided, or above 1,000"""
     runs_to_resolve: Whole
 
     @property

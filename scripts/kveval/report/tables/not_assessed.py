@@ -247,7 +247,7 @@ def next_step_for(plan: ReportPlan, row: Mapping[Any, Any]) -> str:
     for name, step in _STEP_FOR_INPUT.items():
         if name in findings and findings[name].severity in ("refuses", "indicates"):
             return step
-    verdict, needed = str(row["verdict"]), row.get("runs_to_resolve")
+    verdict, needed = str(row["verdict"]), row.get("runs_to_decide")
     more, causes = runs_lacking(plan, row), _causes(row)
     more_runs = "" if more is None else more.in_words(plan)
     if verdict in _STEP_FOR_VERDICT:
@@ -262,7 +262,7 @@ def next_step_for(plan: ReportPlan, row: Mapping[Any, Any]) -> str:
     if undecided and "many_failed" not in causes:
         beyond = needed is not None and needed > row["runs"]
         return "longer levels, or more runs" + (
-            f" ({needed:.0f} for the margin at this spread)" if beyond else ""
+            f" ({needed:.0f} at this effect and spread)" if beyond else ""
         )
     return more_runs or _cause_removed(causes)
 
