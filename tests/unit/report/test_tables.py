@@ -20,6 +20,7 @@ from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import REASONS, Exclusion
 from kveval.analysis.statistics.findings import read_exclusions, records_json
+from kveval.analysis.statistics.sentences import EXPLANATIONS
 from kveval.analysis.system.metrics import with_system_metrics
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
@@ -289,7 +290,10 @@ def test_what_is_only_indicative_says_what_it_points_to(
 ) -> None:
     plan, measured = plan_of_model(plan, ONE.model), of_model(measured, ONE.model)
     hint = with_contrast(
-        measured, verdict="indicative", indication="better", reason="single runs"
+        measured,
+        verdict=words.INDICATIVE_ACTIVITY,
+        indication="better",
+        reason="no counter was recorded",
     )
     table = comparison_table(result_of(plan, hint), "Qwen3-14B")
     pair = (f"{ONE.label} against {OTHER.label}", "Throughput")
@@ -304,14 +308,12 @@ def test_what_is_only_indicative_says_what_it_points_to(
         verdict=words.INDICATIVE_TIME,
         indication="parity",
         grounds="another_time",
-        reason="",
+        reason=EXPLANATIONS["another_time"],
     )
     table = comparison_table(result_of(plan, late), "Qwen3-14B")
     pointed_to = "indicates no relevant difference, measured at another time"
     assert f"cannot tell yet, {pointed_to}" in row(table, *pair)
-    assert row(
-        gap_table(gaps_of(plan, late, {})), "measured at another time than its baseline"
-    )
+    assert row(gap_table(gaps_of(plan, late, {})), EXPLANATIONS["another_time"])
 
 
 def test_averages_over_models_name_the_models(
