@@ -371,6 +371,13 @@ _WEIGHTS = {
 }
 
 
+def _intervals_of(compared: Compared) -> str:
+    """What the intervals hold for: of several comparisons that are adjusted for each other, for all together."""
+    together = any((each.interval_percent or 0) > 95 for each in compared)
+    whose = ", for all arms together" if together else ""
+    return f"; intervals are 95 %, over runs{whose}"
+
+
 def _basis(result: CampaignResult, compared: Compared) -> str:
     """The runs, the level, the load and the machine that the answer rests on."""
     counts = sorted({len(cell.runs) for cell in result.cells if cell.runs})
@@ -384,7 +391,7 @@ def _basis(result: CampaignResult, compared: Compared) -> str:
         *([f" ({titles[0]})"] if titles[0] and len(titles) == 1 else []),
         _WEIGHTS.get(result.weights, ""),
         f", on {machines[0] if len(machines) == 1 else f'{len(machines)} different machines'}",
-        "; intervals are 95 %, over runs"
+        _intervals_of(compared)
         if counts[-1] > 1
         else "; the spread between runs is unknown",
     ]

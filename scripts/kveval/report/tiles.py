@@ -24,7 +24,7 @@ from kveval.report.data.level_units import load_in_few_words
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.vocabulary import verdict_text
 from kveval.report.result.check_counts import check_counts
-from kveval.report.result.model import CampaignResult, ReportedComparison
+from kveval.report.result.model import CampaignResult, ReportedComparison, or_nan
 from kveval.report.sections import Block, Paragraph, Tile, Tiles
 from kveval.report.tables.results import values_text
 
@@ -106,7 +106,9 @@ def _gain(
     value, other = values_text(result, best)
     unit = _UNITS.get(best.metric, "ms")
     values = f"{title[0].lower()}{title[1:]}: {value} against {other} {unit}"
-    lines = [values, qualifier(best.row), "in brackets: 95 % interval, over runs"]
+    confidence = f"{or_nan(best.interval_percent):.3g} %"
+    interval = f"in brackets: {confidence} interval, over runs"
+    lines = [values, qualifier(best.row), interval]
     return Tile(
         f"{best.label} against {best.against_label}",
         gain_text(best.row),

@@ -15,6 +15,7 @@ from kveval.analysis.estimators.intervals import Contrast, holm, holm_levels
 from kveval.analysis.estimators.power import runs_to_differ, runs_to_equal
 from kveval.analysis.estimators.spreads import Array
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.statistics.findings import read_findings
 
 ALPHA = 0.05
 MARGIN = 5.0
@@ -145,6 +146,16 @@ def test_advice_is_about_the_effect_at_hand() -> None:
     assert row["verdict"] == words.INCONCLUSIVE
     assert 3 < row["runs_to_decide"] <= 12
     assert row["runs_to_resolve"] > 300
+
+
+def test_a_small_effect_is_advised_on_equality() -> None:
+    generator = np.random.default_rng(2)
+    logs = generator.normal(0, 0.06, (5, 2))
+    logs[:, 1] += 0.004 - (logs[:, 1] - logs[:, 0]).mean()
+    row = judged(campaign(logs, in_random_order(generator, 5, 2))).iloc[0]
+    (ground,) = (each for each in read_findings(row) if each.code == "more_runs")
+    assert ground.facts["shows"] == "equality"
+    assert 5 < ground.facts["runs"] == row["runs_to_decide"] < 30
 
 
 def test_the_runs_for_an_effect_are_those_of_its_power() -> None:
