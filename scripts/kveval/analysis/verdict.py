@@ -299,16 +299,16 @@ class _Tests:
     level: float
     parity_level: float
 
-    def confidence(self, alpha: float) -> float:
-        """Return the confidence of the interval that shows what the tests decide.
+    def confidence(self, word: str) -> float:
+        """Return the confidence of the interval that shows why the tests lead to this word.
 
-        It lies within the margin if they show parity (one-sided tests), else it leaves 0 out if they show a difference.
+        It lies within the margin if they show parity (one-sided tests), and leaves 0 out if they show a difference.
         Where they show neither, it does neither.
         """
         two_sided, one_sided = 1 - self.level, 1 - 2 * self.parity_level
-        if self.p_parity_holm < alpha:
+        if word in (PARITY, IDLE):
             return one_sided
-        if self.p_holm < alpha:
+        if word in DIFFERENT:
             return two_sided
         return max(two_sided, one_sided)
 
@@ -337,9 +337,9 @@ def _verdict(
     judge = _idle_judgement if estimate.basis.idle else _active_judgement
     judgement = judge(estimate, tests, family.more_is_better, settings)
     final = _as_far_as_indicated(judgement, estimate)
-    confidence, cost = tests.confidence(settings.alpha), np.nan
+    cost = np.nan
     if estimate.basis.idle:
-        low, high = map(percent, contrast.interval(confidence))
+        low, high = map(percent, contrast.interval(1 - 2 * tests.parity_level))
         cost = max(0.0, -low if family.more_is_better else high)
     return replace(
         verdict,
@@ -350,7 +350,7 @@ def _verdict(
         p_holm=tests.p_holm,
         p_parity_holm=tests.p_parity_holm,
         cost_percent=cost,
-        confidence=confidence,
+        confidence=tests.confidence(judgement.word),
     )
 
 

@@ -397,7 +397,7 @@ class ReportedComparison(ReportedCellName):
     effect_percent: ReportedInterval
     """per cent of the cell it is compared with"""
     cost_percent: Number
-    """the most that an idle arm costs, per cent of the cell it is compared with (one-sided, 95 %)"""
+    """the most that an idle arm costs, per cent of the cell it is compared with (one-sided, 95 % for all idle arms)"""
     shown_verdict: str
     """the one of the report's six verdicts that this is shown as, see docs/verdicts.md"""
     reason: str
