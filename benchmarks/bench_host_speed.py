@@ -144,7 +144,7 @@ def estimated_slope(logs: Array, speeds: Array) -> tuple[list[Contrast], float]:
     for arm in range(1, cells):
         error = variance * (2 / runs + (apart[arm] - apart[0]) ** 2 / squares)
         theta = float(means[arm] - means[0])
-        found.append(Contrast(theta, float(np.sqrt(error)), df, "covariate"))
+        found.append(Contrast(theta, float(np.sqrt(error)), df))
     return found, slope
 
 

@@ -47,7 +47,7 @@ from kveval.analysis.statistics.pairing import (
     pair_runs,
     run_spans,
 )
-from kveval.analysis.statistics.run_times import find_pauses
+from kveval.analysis.statistics.run_times import BLOCK_PAUSE, find_pauses
 from kveval.analysis.statistics.sides import without_impossible
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.campaign.campaign_file import Comparison
@@ -102,14 +102,14 @@ class CampaignCells:
         self._spans = {
             cell: run_spans(rows.values()) for cell, rows in self.rows.items()
         }
-        self.pauses = find_pauses(
-            span for spans in self._spans.values() for span in spans.values()
-        )
+        spans = [span for of_cell in self._spans.values() for span in of_cell.values()]
+        self.pauses = find_pauses(spans)
+        ends_of_blocks = find_pauses(spans, BLOCK_PAUSE)
         self._own_peaks: dict[tuple[Cell, str], OwnPeak | None] = {}
         self._levels: dict[tuple[Cell, str], int | None] = {}
         self._pairing = cache(
             lambda arm, reference: pair_runs(
-                self._spans[arm], self._spans[reference], self.pauses
+                self._spans[arm], self._spans[reference], ends_of_blocks
             )
         )
         self._configurations = configurations(self.rows)

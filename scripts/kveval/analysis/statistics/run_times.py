@@ -17,6 +17,11 @@ from kveval.analysis.statistics.pairing import Span
 _FEWEST = 3
 # A campaign paused where none of its runs was measured for this many times the duration of a run.
 _PAUSE = 3.0
+BLOCK_PAUSE = 6.0
+"""A block ends where no run of the campaign was measured for this many times the duration of a run.
+
+Suites that are started by hand pause between two arms; a machine is another one after half a day.
+"""
 # The p value below which runs between two pauses are clearly more alike than others.
 _ALIKE = 0.1
 # With this many degrees of freedom the estimated effect of pauses is used even if it is not significant.
@@ -54,13 +59,11 @@ def constant_offset(starts: Array, arm: int, reference: int) -> float | None:
     return float(offsets.mean()) if fixed else 0.0
 
 
-def find_pauses(spans: Iterable[Span]) -> list[float]:
-    """Return when a campaign paused: the middle of each gap without a run that is longer than three runs take."""
+def find_pauses(spans: Iterable[Span], runs: float = _PAUSE) -> list[float]:
+    """Return when a campaign paused: the middle of each gap without a run that is longer than so many runs take."""
     known = sorted(span for span in spans if np.isfinite(span).all())
     longest = (
-        _PAUSE * float(np.median([end - begin for begin, end in known]))
-        if known
-        else 0.0
+        runs * float(np.median([end - begin for begin, end in known])) if known else 0.0
     )
     pauses, busy = [], known[0][1] if known else 0.0
     for begin, end in known:
