@@ -189,7 +189,7 @@ def flat_peaks(arms: int, levels: int, runs: int, count: int) -> float:
 
 
 def found_beside_others(count: int) -> tuple[float, float, float]:
-    """Share of campaigns in which +12.7 % and -7.7 % among seven arms are found, 5 runs, SD 2 %; mean half width of its own 95 %."""
+    """Share of campaigns in which +12.7 % and -7.7 % among seven arms are found, 5 runs, SD 2 %; mean half width of 95 %."""
     generator, found, width = np.random.default_rng(26), np.zeros(2), 0.0
     effects = np.log([1, 1.127, 0.923, 1, 1, 1, 1, 1])
     for _ in range(count):

@@ -372,7 +372,7 @@ _WEIGHTS = {
 
 
 def _intervals_of(compared: Compared) -> str:
-    """Say what the intervals hold for: of several comparisons that are adjusted for each other, for all together."""
+    """The confidence of the intervals: of comparisons that are adjusted for each other, that of all together."""
     together = any((each.interval_percent or 0) > 95 for each in compared)
     whose = ", for all arms together" if together else ""
     return f"; intervals are 95 %, over runs{whose}"

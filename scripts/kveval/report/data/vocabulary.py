@@ -36,6 +36,7 @@ _OF_COLUMN = {
     words.PARITY: NO_RELEVANT_DIFFERENCE,
     **dict.fromkeys((words.WORSE_IDLE, words.IDLE, words.NOT_EXERCISED), IDLE),
     words.NOT_ASSESSED: NOT_COMPARABLE,
+    words.NOT_JUDGED: words.NOT_JUDGED,
 }
 
 
@@ -74,7 +75,7 @@ def cost_text(row: Mapping[Any, Any]) -> str:
 
 
 def verdict_of(row: Mapping[Any, Any]) -> str:
-    """Return the one of VERDICTS that a row of comparison.csv stands for."""
+    """Return the one of VERDICTS that a row of comparison.csv stands for; of peaks, that they are not judged."""
     not_yet = _NOT_YET.intersection(ground_codes(row))
     if row["verdict"] == words.NOT_ASSESSED and not_yet:
         return CANNOT_TELL_YET

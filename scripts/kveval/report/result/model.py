@@ -399,7 +399,7 @@ class ReportedComparison(ReportedCellName):
     cost_percent: Number
     """the most that an idle arm costs, per cent of the cell it is compared with (one-sided, 95 % for all idle arms)"""
     shown_verdict: str
-    """the one of the report's six verdicts that this is shown as, see docs/verdicts.md"""
+    """the one of the report's six verdicts that this is shown as, see docs/verdicts.md; of peaks, that it is not judged"""
     reason: str
     next_step: Text
     """what would give a verdict where there is none, and of an idle arm; null elsewhere"""

@@ -238,7 +238,8 @@ def _named(cells: Sequence[ComparedCells], quantities: Sequence[str]) -> str:
 
 def is_open(row: Mapping[Any, Any]) -> bool:
     """Return whether a comparison has no deciding verdict; what an idle arm would gain is open, whatever it costs."""
-    return row["verdict"] not in words.DECIDED or row["verdict"] == words.IDLE
+    settled = {*words.DECIDED, words.NOT_JUDGED} - {words.IDLE}
+    return row["verdict"] not in settled
 
 
 def next_step_for(plan: ReportPlan, row: Mapping[Any, Any]) -> str:
