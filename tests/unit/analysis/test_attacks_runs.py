@@ -196,12 +196,12 @@ def test_a_failure_of_one_run_does_not_move_the_comparison_to_another_level() ->
             0.0
         )
         tables = compare_all(levels, BASELINES)
-        for table, verdict in (
+        for table, word in (
             (tables.baseline, words.BETTER),
             (tables.peaks, words.NOT_JUDGED),
         ):
             row = table[table["metric"] == THROUGHPUT].iloc[0]
-            assert (row["level"], row["runs"], row["verdict"]) == (32, 4, verdict)
+            assert (row["level"], row["runs"], row["verdict"]) == (32, 4, word)
             assert "run 2" in row["reason"]
 
 

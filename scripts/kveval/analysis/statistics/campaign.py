@@ -52,6 +52,7 @@ from kveval.analysis.statistics.sides import without_impossible
 from kveval.analysis.statistics.uncertainty import COLUMNS
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import CELL_COLUMNS, Cell
+from kveval.store.run_file import IMPORTED
 
 _NEEDED = (
     *(
@@ -75,6 +76,9 @@ _NEEDED = (
     *("engine", "not_reached", FINDINGS),
     *(*COLUMNS, *INPUT_COLUMNS, *limits_met.COLUMNS),
 )
+# The times of imported results are those of the load alone. With the start of a server, which nobody recorded, a run
+# takes this long, even if its load took a minute.
+_IMPORTED_RUN_S = 1200.0
 # What is compared with what.
 Pair = tuple[Cell, Cell | None, Kind]
 
@@ -103,8 +107,14 @@ class CampaignCells:
             cell: run_spans(rows.values()) for cell, rows in self.rows.items()
         }
         spans = [span for of_cell in self._spans.values() for span in of_cell.values()]
-        self.pauses = find_pauses(spans)
-        ends_of_blocks = find_pauses(spans, BLOCK_PAUSE)
+        imported = any(
+            row.get("engine") == IMPORTED
+            for rows in self.rows.values()
+            for row in rows.values()
+        )
+        least_s = _IMPORTED_RUN_S if imported else 0.0
+        self.pauses = find_pauses(spans, least_s=least_s)
+        ends_of_blocks = find_pauses(spans, BLOCK_PAUSE, least_s)
         self._own_peaks: dict[tuple[Cell, str], OwnPeak | None] = {}
         self._levels: dict[tuple[Cell, str], int | None] = {}
         self._pairing = cache(

@@ -59,12 +59,16 @@ def constant_offset(starts: Array, arm: int, reference: int) -> float | None:
     return float(offsets.mean()) if fixed else 0.0
 
 
-def find_pauses(spans: Iterable[Span], runs: float = _PAUSE) -> list[float]:
-    """Return when a campaign paused: the middle of each gap without a run that is longer than so many runs take."""
+def find_pauses(
+    spans: Iterable[Span], runs: float = _PAUSE, least_s: float = 0.0
+) -> list[float]:
+    """Return when a campaign paused: the middle of each gap without a run that is longer than so many runs take.
+
+    A run takes `least_s` seconds at least; as long as the median run, if that is longer.
+    """
     known = sorted(span for span in spans if np.isfinite(span).all())
-    longest = (
-        runs * float(np.median([end - begin for begin, end in known])) if known else 0.0
-    )
+    durations = [end - begin for begin, end in known]
+    longest = runs * max(float(np.median(durations)), least_s) if known else 0.0
     pauses, busy = [], known[0][1] if known else 0.0
     for begin, end in known:
         if begin - busy > longest:
