@@ -22,8 +22,8 @@ from tests.support.document_checks import DOCUMENT_RULES
 from tests.support.paths import CONFIG
 
 from kveval.analysis.statistics import comparability
+from kveval.analysis.statistics.codes import CODES, INPUTS, SEVERITIES
 from kveval.analysis.statistics.exclusions import REASONS
-from kveval.analysis.statistics.findings import CODES, INPUTS, SEVERITIES
 from kveval.analysis.verdict_tables import CHECKS, RULES
 from kveval.analysis.waterfall import LEAKS, SOURCES
 from kveval.configuration.loading import load_config
@@ -87,7 +87,7 @@ def _findings() -> str:
             severity: ", ".join(
                 f"`{code}`"
                 for code, meaning in CODES.items()
-                if meaning == (name, severity)
+                if meaning[:2] == (name, severity)
             )
             for severity in SEVERITIES
         }

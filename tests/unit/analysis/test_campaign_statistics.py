@@ -175,7 +175,7 @@ def test_parity_only_where_it_is_shown() -> None:
     ("runs", "verdict", "numbers"),
     [
         (1, words.SINGLE_RUN, []),
-        (2, words.NOT_ASSESSED, ["2", "3"]),
+        (2, words.NOT_ASSESSED, ["2", "2", "3"]),
     ],
 )
 def test_too_few_runs_are_described_and_not_judged(

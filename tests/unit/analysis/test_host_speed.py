@@ -12,8 +12,8 @@ from tests.support.synthetic import run_description
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.levels.tables import failed_row
 from kveval.analysis.statistics.host_speed import host_speeds
-from kveval.analysis.statistics.sentences import SideNames, explanation
 from kveval.analysis.statistics.sides import Sides
+from kveval.analysis.statistics.wording import SideNames, explanation
 from kveval.host import work
 from kveval.store.run_file import HostWork, LevelRun, Run
 

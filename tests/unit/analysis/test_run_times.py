@@ -95,8 +95,10 @@ def test_a_campaign_pauses_where_no_run_was_for_longer_than_three_runs_take() ->
     beside_the_others = (500.0, 950.0)
     assert find_pauses([*runs, beside_the_others]) == []
     assert find_pauses([]) == []
-    assert find_pauses(runs, 99.0) == [middle_of_the_pause]
-    assert find_pauses(runs, 101.0) == [], "runs take longer than their times say"
+    assert find_pauses(runs, least_s=99.0) == [middle_of_the_pause]
+    assert find_pauses(runs, least_s=101.0) == [], (
+        "runs take longer than their times say"
+    )
 
 
 # Six blocks of four cells: one a second, with a pause after every second one.

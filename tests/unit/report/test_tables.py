@@ -19,8 +19,12 @@ from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.peaks import peak_row
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.exclusions import REASONS, Exclusion
-from kveval.analysis.statistics.findings import read_exclusions, records_json
-from kveval.analysis.statistics.sentences import EXPLANATIONS
+from kveval.analysis.statistics.findings import (
+    new_finding,
+    read_exclusions,
+    records_json,
+)
+from kveval.analysis.statistics.wording import explanation
 from kveval.analysis.system.metrics import with_system_metrics
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
@@ -308,12 +312,14 @@ def test_what_is_only_indicative_says_what_it_points_to(
         verdict=words.INDICATIVE_TIME,
         indication="parity",
         grounds="another_time",
-        reason=EXPLANATIONS["another_time"],
+        reason=explanation(new_finding("another_time")),
     )
     table = comparison_table(result_of(plan, late), "Qwen3-14B")
     pointed_to = "indicates no relevant difference, measured at another time"
     assert f"cannot tell yet, {pointed_to}" in row(table, *pair)
-    assert row(gap_table(gaps_of(plan, late, {})), EXPLANATIONS["another_time"])
+    assert row(
+        gap_table(gaps_of(plan, late, {})), explanation(new_finding("another_time"))
+    )
 
 
 def test_averages_over_models_name_the_models(

@@ -6,7 +6,7 @@ import pandas as pd
 from tests.support.report_text import plain_table
 
 from kveval.analysis.cell_benefits import COLUMNS
-from kveval.analysis.statistics.findings import INPUTS
+from kveval.analysis.statistics.codes import INPUTS
 from kveval.campaign.cell import Cell
 from kveval.report.build_result import (
     comparison_results,

@@ -379,16 +379,19 @@ def _runs(usable: UsableRuns) -> Iterator[ComparisonFinding]:
     for exclusion in exclusions:
         count = counts.setdefault(
             (exclusion.side, exclusion.summary),
-            {"side": exclusion.side, "code": exclusion.code, "runs": 0},
+            {
+                "side": exclusion.side,
+                "code": exclusion.code,
+                "runs": 0,
+                "blocks": usable.blocks,
+            },
         )
         count["runs"] += 1
     failed = Counter(
         exclusion.side for exclusion in usable.exclusions if exclusion.failed
     )
     many = [side for side in SIDES if failed[side] > MOST_FAILED * usable.blocks]
-    yield new_finding(
-        "runs_left_out", counts=[*counts.values()], blocks=usable.blocks, against=many
-    )
+    yield new_finding("runs_left_out", counts=[*counts.values()], against=many)
 
 
 def _latencies(usable: UsableRuns) -> Iterator[ComparisonFinding]:
@@ -403,7 +406,10 @@ def _latencies(usable: UsableRuns) -> Iterator[ComparisonFinding]:
         unknown += list(filter(None, causes))[:1]
     pairs = len(usable.pairs)
     if unknown and pairs - len(unknown) < MIN_RUNS:
-        first = asdict(unknown[0])
         yield new_finding(
-            "latencies_unknown", first=first, unknown=len(unknown), pairs=pairs
+            "latencies_unknown",
+            side=unknown[0].side,
+            first=asdict(unknown[0]),
+            unknown=len(unknown),
+            pairs=pairs,
         )

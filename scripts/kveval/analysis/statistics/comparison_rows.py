@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 
 from kveval.analysis.estimators.intervals import percent
-from kveval.analysis.statistics import sentences
+from kveval.analysis.statistics import wording
+from kveval.analysis.statistics.codes import INPUTS
 from kveval.analysis.statistics.comparison import ComparisonBasis, ComparisonVerdict
 from kveval.analysis.statistics.exclusions import Exclusion
 from kveval.analysis.statistics.findings import (
-    INPUTS,
     ComparisonFinding,
     by_input,
     records_json,
 )
-from kveval.analysis.statistics.sentences import SideNames
 from kveval.analysis.statistics.verdict_words import INCONCLUSIVE
+from kveval.analysis.statistics.wording import SideNames
 from kveval.campaign.cell import CELL_COLUMNS
 
 _COLUMNS = [
@@ -100,7 +100,7 @@ def _judgement(verdict: ComparisonVerdict) -> dict[str, Any]:
     inputs, basis = by_input(estimate.findings), estimate.basis
     names = SideNames(verdict.question.labels, _left_out(basis, _together(basis)))
     qualifiers = [
-        sentences.summary(finding, names)
+        wording.summary(finding, names)
         for finding in inputs.values()
         if finding.severity == "qualifies"
     ]
@@ -108,7 +108,7 @@ def _judgement(verdict: ComparisonVerdict) -> dict[str, Any]:
         qualifiers.insert(0, "idle")
     stated = _left_out(basis, basis.stated_exclusions)
     reasons = [
-        sentences.reasons_text(judgement.grounds, names),
+        wording.reasons_text(judgement.grounds, names),
         f"without {stated}" if stated else "",
     ]
     columns = {f"basis_{name}": _basis_text(inputs.get(name), names) for name in INPUTS}
@@ -136,7 +136,7 @@ def _basis_text(finding: ComparisonFinding | None, names: SideNames) -> str:
     """An input in a few words, after its effect on the verdict if it is not sound."""
     if finding is None:
         return ""
-    text = sentences.summary(finding, names)
+    text = wording.summary(finding, names)
     return text if finding.severity == "sound" else f"{finding.severity}: {text}"
 
 
@@ -154,7 +154,7 @@ def _left_out(basis: ComparisonBasis, exclusions: Sequence[Exclusion]) -> str:
     usable = basis.usable
     by_number = usable.paired.pairing.by_number
     both = [pair.reference_run for pair in usable.with_values] if by_number else []
-    return sentences.exclusions_text(exclusions, basis.question.labels, both)
+    return wording.exclusions_text(exclusions, basis.question.labels, both)
 
 
 def _kept(basis: ComparisonBasis) -> dict[str, Any]:

@@ -1,131 +1,20 @@
 """Findings on a comparison, as codes with facts: on the inputs of a verdict, what keeps it from one, its grounds.
 
-`CODES` is the complete list; docs/verdicts.md shows it. Whatever is decided follows a code; `sentences.py` has the words.
+`codes.CODES` is the complete list, with the words; docs/verdicts.md shows it. Whatever is decided follows a code.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import msgspec
 
 from kveval.analysis.cells import parse_names
+from kveval.analysis.statistics.codes import CODES, SEVERITIES, Severity
 from kveval.analysis.statistics.exclusions import Exclusion
 from kveval.host.findings import Finding
-
-Severity = Literal["sound", "unknown", "qualifies", "indicates", "refuses"]
-SEVERITIES: tuple[Severity, ...] = (
-    "sound",
-    "unknown",
-    "qualifies",
-    "indicates",
-    "refuses",
-)
-"""From least to most severe: fine; not known; stated with the verdict; makes it only indicative; prevents a verdict."""
-INPUTS = (
-    *("work", "activity", "build", "hardware", "clocks", "tier"),
-    *("runs", "blocks", "order", "errors", "replicates", "load"),
-    *("visits", "latencies", "answers", "settings", "connector", "caches"),
-)
-"""The inputs of a verdict. The column of each in comparison.csv is `basis_INPUT`."""
-
-
-class Meaning(NamedTuple):
-    """The meaning of a code: the input that it is found of, "" for none, and its effect on the verdict."""
-
-    input: str
-    severity: Severity
-
-
-CODES: Mapping[str, Meaning] = {
-    "same_work": Meaning("work", "sound"),
-    "prompts_unknown": Meaning("work", "qualifies"),
-    "work_unknown": Meaning("work", "refuses"),
-    "other_work": Meaning("work", "refuses"),
-    "other_definitions": Meaning("work", "refuses"),
-    "active": Meaning("activity", "sound"),
-    "never_active": Meaning("activity", "sound"),
-    "beyond_the_tier": Meaning("activity", "qualifies"),
-    "activity_not_shown": Meaning("activity", "indicates"),
-    "few_active": Meaning("activity", "refuses"),
-    "not_active": Meaning("activity", "refuses"),
-    "one_build": Meaning("build", "sound"),
-    "builds_compared": Meaning("build", "sound"),
-    "build_unknown": Meaning("build", "unknown"),
-    "other_build": Meaning("build", "qualifies"),
-    "one_machine": Meaning("hardware", "sound"),
-    "one_machine_in_each_run": Meaning("hardware", "sound"),
-    "machine_unknown": Meaning("hardware", "unknown"),
-    "other_machine_in_some_runs": Meaning("hardware", "qualifies"),
-    "other_machine": Meaning("hardware", "refuses"),
-    "no_gpu": Meaning("clocks", "sound"),
-    "equal_clocks": Meaning("clocks", "sound"),
-    "at_power_limit": Meaning("clocks", "sound"),
-    "clocks_unknown": Meaning("clocks", "unknown"),
-    "other_clocks": Meaning("clocks", "qualifies"),
-    "throttled_on_one_side": Meaning("clocks", "qualifies"),
-    "host_speed_differs": Meaning("clocks", "qualifies"),
-    "other_limits": Meaning("clocks", "refuses"),
-    "no_tier": Meaning("tier", "sound"),
-    "tier_as_declared": Meaning("tier", "sound"),
-    "tier_size_unknown": Meaning("tier", "unknown"),
-    "both_store": Meaning("tier", "qualifies"),
-    "other_tier_size": Meaning("tier", "refuses"),
-    "undeclared_tier": Meaning("tier", "refuses"),
-    "leftover_hits": Meaning("caches", "refuses"),
-    "runs_left_out": Meaning("runs", "qualifies"),
-    "shared_blocks": Meaning("blocks", "sound"),
-    "another_time": Meaning("blocks", "indicates"),
-    "order_varied": Meaning("order", "sound"),
-    "order_unknown": Meaning("order", "unknown"),
-    "fixed_order": Meaning("order", "qualifies"),
-    "no_errors": Meaning("errors", "sound"),
-    "few_errors": Meaning("errors", "sound"),
-    "errors": Meaning("errors", "qualifies"),
-    "copies_alike": Meaning("replicates", "sound"),
-    "copies_differ": Meaning("replicates", "qualifies"),
-    "one_rate": Meaning("load", "sound"),
-    "other_rates": Meaning("load", "qualifies"),
-    "others_on_server": Meaning("load", "qualifies"),
-    "same_visits": Meaning("visits", "sound"),
-    "other_visits": Meaning("visits", "qualifies"),
-    "latencies_unknown": Meaning("latencies", "refuses"),
-    "wrong_answers": Meaning("answers", "refuses"),
-    "same_settings": Meaning("settings", "sound"),
-    "settings_unknown": Meaning("settings", "unknown"),
-    "other_settings": Meaning("settings", "qualifies"),
-    "other_connector": Meaning("connector", "qualifies"),
-    "other_server": Meaning("settings", "refuses"),
-    # What keeps from a verdict and is no input of it.
-    "no_baseline": Meaning("", "refuses"),
-    "single_run": Meaning("", "refuses"),
-    "few_runs": Meaning("", "refuses"),
-    "no_common_value": Meaning("", "refuses"),
-    "no_common_level": Meaning("", "refuses"),
-    "past_the_peak": Meaning("", "refuses"),
-    "goodput_unknown": Meaning("", "refuses"),
-    "limits_never_met": Meaning("", "refuses"),
-    "replicate": Meaning("", "refuses"),
-    "undeclared": Meaning("", "refuses"),
-    "unsteady_windows": Meaning("", "refuses"),
-    "peaks_not_judged": Meaning("", "refuses"),
-    # The grounds of a verdict, or of none.
-    "spread_unknown": Meaning("", "refuses"),
-    "within_margin": Meaning("", "sound"),
-    "more_runs": Meaning("", "unknown"),
-    "missing_load": Meaning("", "unknown"),
-    "not_shown": Meaning("", "refuses"),
-    "many_failed": Meaning("", "refuses"),
-    "other_inputs": Meaning("", "refuses"),
-    "idle": Meaning("", "sound"),
-    "better_though_idle": Meaning("", "refuses"),
-    "no_cost": Meaning("", "refuses"),
-    "starved": Meaning("", "qualifies"),
-    "none_met": Meaning("", "qualifies"),
-}
-"""Code -> what it means; all there are."""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from kveval.analysis.statistics.comparability import (
     differences_of,
     distinct,
     is_declared,
+    plain_name,
 )
 from kveval.analysis.statistics.findings import ComparisonFinding, new_finding
 from kveval.analysis.statistics.sides import (
@@ -303,7 +304,7 @@ def wrong_answers(rows: Rows) -> ComparisonFinding | None:
                 "wrong_answers",
                 scenario=row.get("scenario"),
                 run=_plain(row.get("run")),
-                messages=messages,
+                messages=messages or ["its caches changed greedy answers"],
             )
     return None
 
@@ -337,7 +338,8 @@ def _throttled_otherwise(sides: Sides) -> ComparisonFinding | None:
     )
     if limits_known and ours ^ theirs == {_POWER_CAP}:
         # What computes more draws more power. Under one limit that is an effect of the arm, not of the machine.
-        return new_finding("at_power_limit", arm=_POWER_CAP in ours)
+        side = "arm" if _POWER_CAP in ours else "reference"
+        return new_finding("at_power_limit", side=side)
     return new_finding(
         "throttled_on_one_side",
         arm=sorted(ours - theirs),
@@ -622,6 +624,8 @@ def failed_requests(sides: Sides) -> ComparisonFinding:
         "few_errors" if few and not unlike else "errors",
         failed=failed,
         requests=total,
+        failed_share=failed / total,
+        reference_share=failed_there / total_there,
         reference_failed=failed_there,
         reference_requests=total_there,
         bars_parity=unlike,
@@ -692,9 +696,9 @@ def same_conditions(sides: Sides) -> ComparisonFinding:
     ):
         named = [each for each in left if RULES[each.kind].severity == severity]
         if named:
-            return new_finding(
-                code, differences=[each.facts for each in distinct(named)]
-            )
+            settings = [plain_name(each.name) for each in distinct(named)]
+            facts = [each.facts for each in distinct(named)]
+            return new_finding(code, differences=facts, settings=settings)
     if any(each.kind == "unknown" for each in left):
         return new_finding("settings_unknown")
     return new_finding("same_settings")

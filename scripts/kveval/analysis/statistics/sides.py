@@ -65,7 +65,7 @@ def without_impossible(levels: pd.DataFrame, metrics: Collection[str]) -> pd.Dat
         column = table[name]
         if is_numeric_dtype(column) and not is_bool_dtype(column):
             table[name] = column.where((column >= 0) & (column < _LARGEST))
-    for name in table.columns.intersection(_SIGNED):
+    for name in table.columns.intersection([*_SIGNED]):
         column = table[name].astype(float)
         table[name] = column.where(column.abs() < _LARGEST)
     return table

@@ -13,13 +13,14 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.estimators.intervals import percent
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.statistics.codes import CODES
 from kveval.analysis.statistics.exclusions import Side
 from kveval.analysis.statistics.findings import (
     ground_codes,
     read_exclusions,
     records_json,
 )
-from kveval.analysis.statistics.sentences import EXPLANATIONS, SideNames
+from kveval.analysis.statistics.wording import SideNames
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import arm_link
@@ -64,7 +65,7 @@ def comparison_of(
     if row is None:
         row = {
             "verdict": words.NOT_ASSESSED,
-            "reason": EXPLANATIONS[UNDECLARED],
+            "reason": CODES[UNDECLARED].why,
             "grounds": UNDECLARED,
             "low_percent": math.nan,
             "high_percent": math.nan,

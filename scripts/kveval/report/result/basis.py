@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kveval.analysis.statistics.findings import INPUTS, read_findings
+from kveval.analysis.statistics.codes import INPUTS
+from kveval.analysis.statistics.findings import read_findings
 from kveval.report.data.campaign import text_or_blank
 from kveval.report.result.model import ReportedFinding
 

@@ -77,6 +77,8 @@ _STEP_FOR_INPUT = {
     "clocks": "one power limit and one clock on all GPUs (nvidia-smi -pl, -lgc)",
     "tier": "a tier of the size that the cell's name says",
     "latencies": "longer levels if requests were cut off, else a report of latencies that were observed, in ms",
+    "settings": "the same settings on both sides, or `differs` of a declared pair",
+    "caches": "caches that are emptied before each level",
     "answers": "caches that give right answers: the appendix Checks says which did not",
 }
 

@@ -11,10 +11,10 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.cells import THROUGHPUT, rank_of
-from kveval.analysis.statistics import sentences
 from kveval.analysis.statistics import verdict_words as words
+from kveval.analysis.statistics import wording
 from kveval.analysis.statistics.findings import ComparisonFinding
-from kveval.analysis.statistics.sentences import SideNames
+from kveval.analysis.statistics.wording import SideNames
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
@@ -466,9 +466,7 @@ def _input(
     mark, code = "", ""
     if finding is not None:
         code, severity = finding.code, finding.severity
-        text = sentences.summary(
-            ComparisonFinding(code, severity, finding.facts), names
-        )
+        text = wording.summary(ComparisonFinding(code, severity, finding.facts), names)
         mark = _MARKS.get(severity, "")
     if name == "order" and text and code in ("", "order_unknown"):
         # "varied" alone would be unclear, since the column is shared.

@@ -12,8 +12,8 @@ from kveval.analysis.levels.checks_level import steadiness
 from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.statistics.exclusions import Exclusion, is_active, unusable
 from kveval.analysis.statistics.pairing import Row
-from kveval.analysis.statistics.sentences import exclusion_words
 from kveval.analysis.statistics.uncertainty import window_bound
+from kveval.analysis.statistics.wording import exclusion_words
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
