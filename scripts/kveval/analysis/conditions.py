@@ -89,8 +89,8 @@ def conditions_of(run: Run) -> dict[str, str]:
         **_machine(run),
     }
     record["ranks/replicas"] = str(run.cluster.get("replicas") or run.replicas)
-    if run.engine == IMPORTED:
-        record |= _unexpected(run, argv)
+    if named := run.declared.get("arm"):
+        record |= _unexpected(str(named), argv, specification)
     return record
 
 
@@ -137,6 +137,9 @@ def _specified(specification: Mapping[str, Any]) -> dict[str, str]:
     if server.settings.resizing & server.settings.arguments(argv).keys():
         record[RESIZES_DEVICE] = "true"
     record |= given
+    record |= _unexpected(
+        str(specification.get("cell", {}).get("scenario")), argv, specification
+    )
     model = specification.get("model", {}).get("name")
     if model is None or model == specification.get("cell", {}).get("model"):
         return record
@@ -205,11 +208,12 @@ def _machine(run: Run) -> dict[str, str]:
     return record
 
 
-def _unexpected(run: Run, argv: Sequence[str]) -> dict[str, str]:
-    """The connector of an imported run that is none of its arm's kind; its arm is what its results are called."""
-    server = find_server(run.specification.get("versions", {})) or IMPORTED_SERVER
+def _unexpected(
+    arm: str, argv: Sequence[str], specification: Mapping[str, Any]
+) -> dict[str, str]:
+    """The connectors in a server's arguments that are none of those of the kind that its arm is called after."""
+    server = find_server(specification.get("versions", {})) or IMPORTED_SERVER
     ran = connectors(argv)
-    arm = str(run.declared.get("arm") or "")
     for kind, expected in server.settings.connectors.items():
         if not _is_called(arm, kind):
             continue

@@ -14,6 +14,7 @@ from tests.support.synthetic import BASELINES, levels_table
 
 from kveval.analysis.conditions import (
     NO_ARGUMENTS,
+    NO_CONNECTOR_OF_ARM,
     conditions_text,
     planned_conditions,
 )
@@ -193,6 +194,12 @@ def test_no_arm_that_ships_differs_in_more_than_itself(path: Path) -> None:
         for name, arm, reference in planned_pairs(path)
     }
     assert {name: names for name, names in differing.items() if names} == {}
+    named = {
+        name: [record[NO_CONNECTOR_OF_ARM] for record in pair]
+        for name, *pair in planned_pairs(path)
+        if any(NO_CONNECTOR_OF_ARM in record for record in pair)
+    }
+    assert named == {}
 
 
 KEYS = st.sampled_from(sorted(RECORD))
