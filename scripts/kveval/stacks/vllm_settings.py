@@ -60,6 +60,9 @@ _KINDS = {
         *("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_TOKEN"),
         *("HUGGING_FACE_HUB_TOKEN", "TRANSFORMERS_OFFLINE", "TRANSFORMERS_CACHE"),
         *("VLLM_NO_USAGE_STATS", "DO_NOT_TRACK", "VLLM_SERVER_DEV_MODE"),
+        *("POD_IP", "POD_NAME", "POD_PORT", "NAMESPACE", "NS_NAME"),
+        # A folder of counters, which LMCache in the server's process needs.
+        "PROMETHEUS_MULTIPROC_DIR",
         *("VLLM_API_KEY", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "PYTHONUNBUFFERED"),
     ),
     "arm": (

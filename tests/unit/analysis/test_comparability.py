@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.gates.library import CATALOGUES
@@ -25,6 +26,7 @@ from kveval.analysis.statistics.findings import ground_codes, read_findings
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.configuration.loading import load_config
+from kveval.stacks.vllm_settings import SETTINGS
 
 ARM, BASELINE = "native-offload", "no-offload"
 CAMPAIGNS = sorted([CATALOGUES / "config.yaml", *CATALOGUES.glob("campaigns/*.yaml")])
@@ -200,6 +202,38 @@ def test_no_arm_that_ships_differs_in_more_than_itself(path: Path) -> None:
         if any(NO_CONNECTOR_OF_ARM in record for record in pair)
     }
     assert named == {}
+
+
+MANIFESTS = Path(__file__).resolve().parents[2] / "gates" / "manifests"
+
+
+def deployed_settings(arm: str) -> dict[str, str]:
+    """The settings of the server that a cluster runs for an arm."""
+    documents = yaml.safe_load_all((MANIFESTS / f"{arm}.yaml").read_text())
+    pods = (
+        each["spec"]["template"]["spec"]
+        for each in documents
+        if each and each["kind"] == "Deployment"
+    )
+    servers = (
+        pod["containers"][0]
+        for pod in pods
+        if "vllm" in str(pod["containers"][0].get("command"))
+    )
+    server = next(servers)
+    variables = {entry["name"]: str(entry.get("value", "")) for entry in server["env"]}
+    return SETTINGS.of([*server["command"], *server["args"]], variables)
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [path.stem for path in MANIFESTS.glob("*.yaml") if path.stem != "every-arm"],
+)
+def test_what_a_cluster_adds_for_an_arm_is_the_arms_own(arm: str) -> None:
+    differences = differences_between(
+        deployed_settings(arm), deployed_settings("no-offload")
+    )
+    assert [difference.name for difference in differences] == []
 
 
 KEYS = st.sampled_from(sorted(RECORD))
