@@ -55,7 +55,7 @@ _KINDS = {
     "model/gpu_memory_utilization": "device_cache",
     "model/tensor_parallel_size": "ranks",
     "model/served_name": "unrelated",
-    "model/name": "unrelated",
+    "model/name": "served",
     "deployment/replicas": "ranks",
     "deployment/gpus": "ranks",
     **{

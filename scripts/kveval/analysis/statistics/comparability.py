@@ -62,6 +62,11 @@ RULES: Mapping[str, Rule] = {
     "ranks": Rule(
         "refuses", "GPUs, ranks and replicas", "more of them do more, with any arm"
     ),
+    "served": Rule(
+        "qualifies",
+        "the model's entry that a scenario `serves` in place of the cell's",
+        "named; what differs between the models is the arm's own",
+    ),
     "setting": Rule("qualifies", "any other argument of the server", "named"),
     "variable": Rule("qualifies", "any other variable of the environment", "named"),
     "versions": Rule("qualifies", "versions of other programs", "named"),

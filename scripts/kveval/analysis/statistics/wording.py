@@ -35,6 +35,7 @@ _QUANTITIES = {
     "pause_s": "seconds of a user's pause",
     "pause_stdev_s": "standard deviation of pauses",
     "prefix_zipf": "Zipf's exponent of the prefixes' popularity",
+    "name": "model:",
     "rate_req_s": "requests/s sent",
     "request_output_tokens": "output tokens of a request",
     "request_prompt_tokens": "prompt tokens of a request",
