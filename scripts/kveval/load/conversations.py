@@ -1,10 +1,11 @@
-"""Requests of a log without text as a trace: what their prompts share follows from their sessions, by an assumption.
+"""Requests of a log as a trace: what their prompts share follows from their sessions, by an assumption.
 
 A prompt begins with the prompt of the request before it in its session, and with that one's answer; so a conversation
 grows as its turns come, and a prompt has the whole blocks of what was there before. A prompt that is shorter than that
 is the first of a new conversation. First prompts share a prefix whose length is given, or nothing.
 """
 
+import zlib
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Self
 
 import numpy as np
 import numpy.typing as npt
+import zstandard
 
 from kveval.load.request_log import LoggedRequest
 from kveval.load.trace_file import TraceRow
@@ -42,14 +44,16 @@ class RequestArrays:
         times_s: seconds from the first.
         sessions: a number for each session; -1 for a request that is alone.
         prompts, answers: tokens.
-        repeated: lines of requests that were left out, because an earlier one has their id.
+        texts: of prompts, packed by zstd; empty where they are not asked for.
+        earlier: lines of states of a request that were written before its last one.
     """
 
     times_s: npt.NDArray[np.float64]
     sessions: Ints
     prompts: Ints
     answers: Ints
-    repeated: list[int]
+    texts: list[bytes]
+    earlier: list[int]
 
     @property
     def session_count(self) -> int:
@@ -57,11 +61,17 @@ class RequestArrays:
         return len(np.unique(self.sessions[self.sessions != _NONE]))
 
     @classmethod
-    def from_log(cls, logged: Iterable[LoggedRequest]) -> Self:
-        """Collect the requests of a log, whatever their order there; of those with one id, the first in time."""
+    def from_log(cls, logged: Iterable[LoggedRequest], *, texts: bool = False) -> Self:
+        """Collect the requests of a log, whatever their order there.
+
+        Of those with one id, as of an answer that is written again while it grows, the time of the first counts, and
+        the lengths of the last. `texts`: keep the texts of prompts, which all must have.
+        """
         times = array("d")
-        sessions, prompts, answers, lines, ids = (array("q") for _ in range(5))
+        sessions, prompts, answers, lines, ids, sums = (array("q") for _ in range(6))
         names: dict[str, int] = {}
+        packed: list[bytes] = []
+        packer = zstandard.ZstdCompressor(1)
         for request in logged:
             times.append(request.seconds)
             number = _NONE
@@ -72,21 +82,32 @@ class RequestArrays:
             answers.append(request.answer)
             lines.append(request.line)
             ids.append(_NONE if request.request is None else hash(request.request))
+            if texts and request.text is not None:
+                packed.append(
+                    packer.compress(request.text.encode(errors="surrogatepass"))
+                )
+            sums.append(zlib.crc32(packed[-1]) if texts else 0)
         of_time = np.array(times, np.float64)
-        of_session, of_prompt, of_answer, of_line, of_id = (
+        of_session, of_prompt, of_answer, of_line, of_id, of_text = (
             np.array(column, np.int64)
-            for column in (sessions, prompts, answers, lines, ids)
+            for column in (sessions, prompts, answers, lines, ids, sums)
         )
         of_session = _ranks(names)[of_session]
-        order = np.lexsort((of_answer, of_prompt, of_session, of_time))
-        first = _first_of_each(of_id[order])
-        kept = order[first]
+        keys = (of_text, of_answer, of_prompt, of_session)
+        order = np.lexsort((*keys, of_time))
+        first, last = _ends_of_each(of_id[order])
+        of_time[order[last]] = of_time[order[first]]
+        is_kept = of_id == _NONE
+        is_kept[order[last]] = True
+        kept = np.lexsort((*keys, of_time))
+        kept = kept[is_kept[kept]]
         return cls(
             of_time[kept] - (of_time[kept[0]] if len(kept) else 0),
             of_session[kept],
             of_prompt[kept],
             of_answer[kept],
-            np.sort(of_line[order[~first]]).tolist(),
+            [packed[number] for number in kept] if texts else [],
+            of_line[~is_kept].tolist(),
         )
 
 
@@ -97,11 +118,11 @@ def _ranks(names: dict[str, int]) -> Ints:
     return ranks
 
 
-def _first_of_each(ids: Ints) -> npt.NDArray[np.bool_]:
-    """Return for each id whether it is the first one that is equal; those without an id are all first."""
-    first: npt.NDArray[np.bool_] = ids == _NONE
-    first[np.unique(ids, return_index=True)[1]] = True
-    return first
+def _ends_of_each(ids: Ints) -> tuple[Ints, Ints]:
+    """Return the first place of each id, and the last; of those without one none."""
+    names, first = np.unique(ids, return_index=True)
+    last = len(ids) - 1 - np.unique(ids[::-1], return_index=True)[1]
+    return first[names != _NONE], last[names != _NONE]
 
 
 @dataclass

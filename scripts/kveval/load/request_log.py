@@ -16,7 +16,6 @@ Fields are recognised by the names that gateways, servers and published traces g
 Times are ISO 8601, seconds, milliseconds, microseconds or nanoseconds since 1970, or from a start of the log's own.
 """
 
-import json
 import math
 import re
 from collections import Counter
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from kveval.load.log_file import FORMS, Entry, TraceError, entries
+from kveval.load.prompt_text import plain_text
 
 TIME, SESSION, PROMPT, ANSWER, REQUEST, TEXT = (
     "time",
@@ -75,9 +75,16 @@ _NAMES: Mapping[str, Sequence[str]] = {
         *("completiontokencount", "candidatestokencount", "outputtokencount"),
         *("llmoutputtoken", "genaitokensoutput"),
     ),
-    REQUEST: ("requestid", "rid", "generationid", "completionid"),
+    REQUEST: (
+        *("requestid", "rid", "generationid", "completionid", "responseid"),
+        "messageid",
+    ),
     TEXT: ("inputmessages", "messages", "prompt"),
 }
+# A field that is only called id may be anything's; these begin the ids of answers.
+_ANSWER_ID = re.compile("(chatcmpl|cmpl|resp|msg|gen)[-_]")
+# As chat templates have them; tokens of these are counted, too.
+_BEFORE_TEXT = ("tools", "functions", "system", "instructions")
 # What else has such a name counts a part of the tokens.
 _PARTS = re.compile("cache|details|limit|max")
 _CACHED_BY_ANTHROPIC = ("cache_read_input_tokens", "cache_creation_input_tokens")
@@ -178,6 +185,8 @@ class RequestLog:
         self._require_fields(first, fields)
         self._other_clock: tuple[int, Clock, str] | None = None
         self._other_clocks = 0
+        self._line_session: str | None = None
+        self._has_own_sessions = False
         self.facts.clock = self._usual_clock(first)
 
     @property
@@ -187,8 +196,8 @@ class RequestLog:
 
     @property
     def has_sessions(self) -> bool:
-        """Whether there is a field for sessions."""
-        return bool(self._paths[SESSION])
+        """Whether there is a field for sessions, or a line that names one."""
+        return bool(self._paths[SESSION]) or self._line_session is not None
 
     def __iter__(self) -> Iterator[LoggedRequest]:
         """Yield the requests in the order of the file. Raises TraceError for a damaged file and for mixed clocks."""
@@ -198,6 +207,7 @@ class RequestLog:
                 yield self._request(entry)
             except _Unusable as unusable:
                 self.facts.drop(entry.line, str(unusable))
+                self._note_session(entry.values or {})
         if self._other_clocks > _OTHER_CLOCKS * self.facts.entries:
             self._refuse_clocks()
 
@@ -215,12 +225,43 @@ class RequestLog:
         return LoggedRequest(
             entry.line,
             self._seconds(entry.line, values),
-            self._word(values, SESSION),
+            self._session(values),
             prompt,
             answer,
-            self._word(values, REQUEST),
+            self._request_id(values),
             self._text(values),
         )
+
+    def _session(self, values: Mapping[str, Any]) -> str | None:
+        """Return a request's session: its own, or in a log whose requests name none that of the line above them."""
+        own = self._word(values, SESSION)
+        self._has_own_sessions = self._has_own_sessions or own is not None
+        return own if self._has_own_sessions else self._line_session
+
+    def _note_session(self, values: Mapping[str, Any]) -> None:
+        """Keep the session of a line that is no request, as it begins the log of an agent."""
+        found = self._word(values, SESSION)
+        if found is None and str(values.get("type")).startswith("session"):
+            payload = values.get("payload")
+            inner = payload if isinstance(payload, dict) else values
+            found = str(inner["id"]) if inner.get("id") else None
+        self._line_session = found or self._line_session
+
+    def _request_id(self, values: Mapping[str, Any]) -> str | None:
+        """Return the id of a request; where it has none, what the same event has when it is written again."""
+        word = self._word(values, REQUEST)
+        if word is not None:
+            return word
+        _, path = self._value(values, PROMPT)
+        around = _at(values, path[:-2])
+        if len(path) > 1 and isinstance(around, dict):
+            # A running total stays when nothing was asked meanwhile.
+            for name, total in around.items():
+                if "total" in name.lower() and isinstance(total, dict):
+                    return f"{self._session(values)} {total}"
+        time, _ = self._value(values, TIME)
+        is_fine = "." in str(time) and self.facts.clock != "relative"
+        return str(values) if is_fine or values.get("uuid") else None
 
     def _tokens(self, values: Mapping[str, Any], kind: str) -> int:
         value, path = self._value(values, kind)
@@ -278,10 +319,13 @@ class RequestLog:
         return str(value) if isinstance(value, str | int | float) else None
 
     def _text(self, values: Mapping[str, Any]) -> str | None:
-        value, _ = self._value(values, TEXT)
-        if value is None or isinstance(value, str):
-            return value
-        return json.dumps(value, ensure_ascii=False)
+        """Return the prompt's text, with the tools and instructions of the request in front of it."""
+        for path in self._paths[TEXT]:
+            text = plain_text(_at(values, path))
+            if text:
+                named = (_at(values, (*path[:-1], name)) for name in _BEFORE_TEXT)
+                return "\n".join([*map(plain_text, filter(None, named)), text])
+        return None
 
     def _value(self, values: Mapping[str, Any], kind: str) -> tuple[Any, FieldPath]:
         """Return the value of the first field of a kind that an entry has, and where it is; None without one."""
@@ -360,6 +404,8 @@ def _paths(
         known = [path for path in every if ranks[path] is not None]
         places[kind] = sorted(known, key=lambda path: (ranks[path] or 0, len(path)))
     places[TEXT] = [path for path in places[TEXT] if _is_text(first, path)]
+    if "request" not in fields and _has_answer_ids(first):
+        places[REQUEST].append(("id",))
     return places
 
 
@@ -408,6 +454,13 @@ def _is_text(first: Sequence[Entry], path: FieldPath) -> bool:
         for value in values
         if value
     )
+
+
+def _has_answer_ids(first: Sequence[Entry]) -> bool:
+    ids = [
+        entry.values["id"] for entry in first if entry.values and "id" in entry.values
+    ]
+    return any(isinstance(one, str) and _ANSWER_ID.match(one) for one in ids)
 
 
 def _at(values: Mapping[str, Any], path: FieldPath) -> Any:

@@ -1,7 +1,6 @@
-"""Other forms of traces as rows of a Mooncake trace: agents' sessions, hashes of other names, requests with text.
+"""Other forms of traces as rows of a Mooncake trace: agents' sessions, and hashes of other names.
 
-`kveval.load.trace_making` writes them to a file. No text is kept: prompts that come as text become lengths, and ids
-that are numbers in the order of first appearance.
+`kveval.load.trace_making` writes them to a file. Ids become numbers in the order of first appearance.
 
 - weka: sessions with requests of `t` in s, `in`, `out` and `hash_ids`, with those of subagents nested
   (https://github.com/callanjfox/kv-cache-tester); ids of a session with `hash_id_scope: local` are its own.
@@ -9,17 +8,15 @@ that are numbers in the order of first appearance.
   `block_ids`, those of subagents nested in tool calls (https://github.com/HarvardMadSys/freeinference_agentic_trace);
   not the .lcp files of 2026_prefixcache, whose layout no release of libCacheSim documents.
 - bailian: Alibaba's Qwen-Bailian traces, and others with one request per line and times in seconds.
-- requests of a log with the text of their prompts (`kveval.load.request_log`).
 """
 
-import hashlib
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kveval.load.log_file import TraceError
-from kveval.load.request_log import MOST_TOKENS, RequestLog
+from kveval.load.request_log import MOST_TOKENS
 from kveval.load.trace_file import TraceRow
 
 _PROMPT_TOKENS = ("input_length", "prompt_tokens")
@@ -99,55 +96,6 @@ def bailian(entries: _Entries, hash_tokens: int) -> Iterator[TraceRow]:
         if tokens % hash_tokens and keys:
             keys[-1] = (keys[-1], tokens)
         yield _row(float(entry["timestamp"]), tokens, outputs, _chained(keys, numbers))
-
-
-def with_text(log: RequestLog, hash_tokens: int) -> list[TraceRow]:
-    """Return the requests of a log whose prompts are text, in order of time whatever their order in the log.
-
-    Requests without text, and those with the id of an earlier one, are dropped, which the log's facts say.
-    """
-    numbers = _numbering()
-    collected = []
-    for request in log:
-        if request.text is None:
-            log.facts.drop(request.line, "no text of the prompt")
-            continue
-        keys = _keys_of_text(request.text, request.prompt, hash_tokens)
-        row = _row(
-            request.seconds, request.prompt, request.answer, _chained(keys, numbers)
-        )
-        text_digest = hashlib.sha256(repr(keys).encode()).digest()
-        order = (request.seconds, request.prompt, request.answer, text_digest)
-        collected.append((order, row, request))
-    collected.sort(key=lambda entry: entry[0])
-    kept, ids = [], set()
-    for _, row, request in collected:
-        if request.request is not None and request.request in ids:
-            log.facts.drop(request.line, "the id of an earlier request")
-            continue
-        ids.add(request.request)
-        kept.append(row)
-    return kept
-
-
-def _keys_of_text(text: str, tokens: int, hash_tokens: int) -> list[Any]:
-    """Return a key for each block of `hash_tokens` tokens of four characters, equal for equal beginnings.
-
-    The fixed four characters give equal beginnings equal keys whatever follows them; the request's length is the one
-    that was counted.
-    """
-    block_characters = 4 * hash_tokens
-    keys: list[Any] = []
-    running = hashlib.sha256()
-    for place in range(-(-tokens // hash_tokens)):
-        piece = text[place * block_characters : (place + 1) * block_characters]
-        running.update(piece.encode(errors="surrogatepass"))
-        # The last block has the lengths in its key, so that no longer prompt shares it.
-        whole = len(piece) == block_characters and (place + 1) * hash_tokens <= tokens
-        keys.append(
-            running.digest() if whole else (running.digest(), place, tokens, len(text))
-        )
-    return keys
 
 
 def _numbering() -> dict[Any, int]:

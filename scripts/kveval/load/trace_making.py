@@ -19,7 +19,8 @@ from kveval.host.files import replacing
 from kveval.load import conversations, trace_file, trace_forms
 from kveval.load.conversations import Conversations, RequestArrays, Sharing
 from kveval.load.log_file import DAMAGED, Entry, TraceError, entries, opened
-from kveval.load.request_log import Dropped, LogFacts, RequestLog
+from kveval.load.request_log import Dropped, LogFacts, LoggedRequest, RequestLog
+from kveval.load.text_blocks import Guess, PromptTexts
 from kveval.load.trace_file import BLOCK_SIZES, TraceRow, fitting_block_sizes, problems
 
 LOG, MOONCAKE = "log", "mooncake"
@@ -40,6 +41,8 @@ BLOCK_TOKENS: Mapping[str, int] = {
 """Form of a file -> the tokens of a block in its trace, where nothing else is given."""
 MOST_BLOCKS = 20_000_000
 """Blocks of a trace, above which larger blocks are chosen."""
+# Texts say where prompts part, so that blocks may be as small as those of servers.
+_TEXT_BLOCK_TOKENS = 16
 _LOOKED_AT = 1_000
 _WRITTEN_AT_ONCE = 2**18
 
@@ -82,10 +85,24 @@ class Lengths:
 
 
 @dataclass(frozen=True)
+class TextFacts:
+    """How the texts of prompts were counted.
+
+    `characters_per_token`: the median of prompts that are text as a whole; `unclear`: prompts with parts that cannot be
+    counted, of which follows that prompts share `least_share` to `most_share` of all tokens; None if there are none.
+    """
+
+    characters_per_token: float
+    unclear: int
+    least_share: float | None
+    most_share: float | None
+
+
+@dataclass(frozen=True)
 class LogSummary:
     """The facts about a log, beside its requests, and the assumptions that its trace rests on.
 
-    `sessions`: None without a field for them; `conversations`: None where text says what prompts share.
+    `sessions`: None without a field for them; `conversations`: None where text says what prompts share, and `texts` how.
     """
 
     facts: LogFacts
@@ -93,6 +110,7 @@ class LogSummary:
     prefix_tokens: int
     sessions: int | None = None
     conversations: Conversations | None = None
+    texts: TextFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -165,19 +183,25 @@ def make_trace(
 def _make_of_log(source: Path, output: Path, options: TraceOptions) -> MadeTrace:
     log = RequestLog(source, options.fields, options.time_unit)
     sharing = options.sharing or (Sharing.TEXT if log.has_text else Sharing.HISTORY)
-    size = options.hash_tokens or BLOCK_TOKENS[LOG]
+    usual = _TEXT_BLOCK_TOKENS if sharing is Sharing.TEXT else BLOCK_TOKENS[LOG]
+    size = options.hash_tokens or usual
     summary = LogSummary(log.facts, sharing, options.prefix_tokens)
-    if sharing is Sharing.TEXT:
-        if not log.has_text:
-            message = f"{source} has no text of prompts; --sharing history goes by the sessions"
-            raise TraceError(message, code="no_text", path=source)
-        rows = _renumbered(_from_zero(trace_forms.with_text(log, size)))
+    if sharing is Sharing.TEXT and not log.has_text:
+        message = (
+            f"{source} has no text of prompts; --sharing history goes by the sessions"
+        )
+        raise TraceError(message, code="no_text", path=source)
+    by_text = sharing is Sharing.TEXT
+    requests = RequestArrays.from_log(_of_text(log) if by_text else log, texts=by_text)
+    for line in requests.earlier:
+        log.facts.drop(line, "an earlier state of a request, or the same again")
+    if not options.hash_tokens:
+        size = _block_tokens(int(requests.prompts.sum()), size)
+    if by_text:
+        texts = PromptTexts(requests)
+        summary = replace(summary, texts=_text_facts(texts, size))
+        rows = texts.rows(size, Guess.LIKELY)
     else:
-        requests = RequestArrays.from_log(log)
-        for line in requests.repeated:
-            log.facts.drop(line, "the id of an earlier request")
-        if not options.hash_tokens:
-            size = _block_tokens(int(requests.prompts.sum()))
         counts = Conversations()
         sessions = requests.session_count if log.has_sessions else None
         summary = replace(summary, sessions=sessions, conversations=counts)
@@ -189,9 +213,29 @@ def _make_of_log(source: Path, output: Path, options: TraceOptions) -> MadeTrace
     return totals.summary(source, output, state, LOG, summary)
 
 
-def _block_tokens(prompt_tokens: int) -> int:
+def _of_text(log: RequestLog) -> Iterator[LoggedRequest]:
+    """Yield requests whose prompts are text; the others are dropped, which the log's facts say."""
+    for request in log:
+        if request.text is None:
+            log.facts.drop(request.line, "no text of the prompt")
+        else:
+            yield request
+
+
+def _text_facts(texts: PromptTexts, hash_tokens: int) -> TextFacts:
+    """Return how texts are counted and, where parts of them cannot be, which shares are possible."""
+    shares = []
+    for guess in Guess if texts.unclear else ():
+        totals = _Totals(hash_tokens)
+        for row in texts.rows(hash_tokens, guess):
+            totals.add(row)
+        shares.append(totals.hit_share)
+    least, most = min(shares, default=None), max(shares, default=None)
+    return TextFacts(texts.characters_per_token, texts.unclear, least, most)
+
+
+def _block_tokens(prompt_tokens: int, size: int) -> int:
     """Return the tokens of a block: larger ones where a trace would have too many of them to be read in memory."""
-    size = BLOCK_TOKENS[LOG]
     while prompt_tokens > size * MOST_BLOCKS and size < BLOCK_SIZES[-1]:
         size *= 2
     return size
@@ -342,6 +386,11 @@ class _Totals:
             self._seen = ids[-1] + 1
         self._shared_tokens += min(shared * self._hash_tokens, row.input_length)
         return row
+
+    @property
+    def hit_share(self) -> float:
+        """The share of the prompt tokens that are in blocks of earlier prompts."""
+        return self._shared_tokens / sum(self._prompts)
 
     def summary(
         self,

@@ -44,7 +44,7 @@ SPAN = {
     },
 }  # fmt: skip
 GATEWAY = {
-    "start_time": "2025-10-10T08:00:00.000Z", "session.id": "s-1", "response_code": "200",
+    "start_time": "2025-10-10T08:00:00Z", "session.id": "s-1", "response_code": "200",
     "gen_ai.usage.input_tokens": "120", "gen_ai.usage.output_tokens": "10",
 }  # fmt: skip
 AT_8_S = 1760083200.0
@@ -65,7 +65,7 @@ def lines(*values: object) -> str:
     ("content", "seconds", "session", "request_id"),
     [
         (LITELLM, AT_8_S + 365 * 86400 + 0.25, "s-1", "chatcmpl-1"),
-        (OPENAI, AT_8_S, None, None),
+        (OPENAI, AT_8_S, None, "chatcmpl-2"),
         (ANTHROPIC, AT_8_S, None, None),
         (SPAN, AT_8_S, "s-1", None),
         (GATEWAY, AT_8_S, "s-1", None),
@@ -199,4 +199,15 @@ def test_text_is_messages_or_prompts_and_no_number(tmp_path: Path) -> None:
     log = log_of(tmp_path / "text", row | {"messages": messages, "prompt": None})
     (request,) = log
     assert log.has_text
-    assert request.text == json.dumps(messages)
+    assert request.text == "user\nHello"
+
+
+def test_tools_and_instructions_stand_before_the_messages(tmp_path: Path) -> None:
+    row = {"ts": 1, "prompt_tokens": 8, "completion_tokens": 2}
+    body = {"messages": [{"content": "Hello"}], "system": "Be kind", "tools": [{"name": "f"}]}  # fmt: skip
+    (request,) = log_of(tmp_path / "text", row | {"request": body})
+    assert request.text == "f\nBe kind\nHello"
+    # As exports have it, packed into text; and empty where another field has it.
+    packed = {"messages": "{}", "prompt": json.dumps(body["messages"])}
+    (request,) = log_of(tmp_path / "packed", row | packed)
+    assert request.text == "Hello"

@@ -98,15 +98,55 @@ def test_without_a_session_nothing_is_shared_but_a_prefix_of_a_given_length(tmp_
     assert (shared(first, second), shared(first, third)) == (2, 2)
 
 
-def test_a_request_that_is_logged_twice_counts_once(tmp_path):
+def test_of_a_request_that_is_written_again_the_last_state_counts(tmp_path):
     rows = [
         request(time, "a", 30, answer) | {"request_id": name}
-        for time, answer, name in ((1, 0, "x"), (0, 5, "y"), (2, 7, "x"))
+        for time, answer, name in ((1, 1, "x"), (0, 5, "y"), (2, 7, "x"))
     ]
     made, kept = made_of(tmp_path, rows)
-    assert [row.output_length for row in kept] == [5, 0]
+    assert [(row.timestamp, row.output_length) for row in kept] == [(0, 5), (1000, 7)]
     (dropped,) = made.dropped
-    assert (dropped.reason, dropped.lines) == ("the id of an earlier request", [3])
+    assert (dropped.lines, made.requests) == ([1], 2)
+    assert made_of(tmp_path, rows[::-1])[1] == kept
+
+
+@pytest.mark.parametrize("name", ["message", "response", ""])
+def test_ids_of_answers_are_those_of_requests(tmp_path, name):
+    for answer in ("chatcmpl-7", "msg_7"):
+        own = {name: {"id": answer}} if name else {"id": answer}
+        rows = [request(1, "a", 30, grown) | own for grown in (1, 40, 90)]
+        _, kept = made_of(tmp_path, rows)
+        assert [row.output_length for row in kept] == [90]
+    # Any other number that is called id may be that of the model.
+    rows = [request(time, "a", 30, 5) | {"id": 1} for time in range(3)]
+    assert made_of(tmp_path, rows)[0].requests == 3
+
+
+def test_an_agents_events_count_once_and_are_of_the_session_that_begins_them(tmp_path):
+    def event(second, prompt, answer, total):
+        last = {"input_tokens": prompt, "output_tokens": answer}
+        totals = {"input_tokens": total, "output_tokens": total // 9}
+        info = {"total_token_usage": totals, "last_token_usage": last}
+        return {
+            "timestamp": f"2026-09-01T00:00:0{second}Z",
+            "type": "event_msg",
+            "payload": {"type": "token_count", "info": info},
+        }
+
+    meta = {"timestamp": "2026-09-01T00:00:00Z", "type": "session_meta", "payload": {"id": "s1"}}  # fmt: skip
+    events = [event(1, 40, 10, 40), event(2, 40, 10, 40), event(4, 60, 9, 100)]
+    made, (first, second) = made_of(tmp_path, [meta, *events])
+    assert (first.output_length, second.timestamp) == (10, 3000)
+    assert (made.log.sessions, shared(first, second)) == (1, 4)
+
+
+def test_an_event_that_is_repeated_as_it_is_counts_once(tmp_path):
+    one = request("2026-09-01T00:00:01.250Z", "a", 30, 5)
+    other = one | {"completion_tokens": 6}
+    made, _ = made_of(tmp_path, [one, other, one])
+    assert (made.requests, made.answers.total) == (2, 11)
+    # In one second of a coarse clock come equal requests.
+    assert made_of(tmp_path, [request(7, "a", 30, 5)] * 2)[0].requests == 2
 
 
 REQUESTS = st.lists(

@@ -48,8 +48,8 @@ def test_as_json_it_is_one_document(log: Path, folder: Path) -> None:
     done = kveval("trace", LOG, "--out", "mine.jsonl", "--json")
     document = json.loads(done.stdout)
     assert (document["file"], document["requests"]) == ("mine.jsonl", 20)
-    keys = ["findings", "sharing", "prefix_tokens", "sessions", "conversations"]
-    assert [*document["log"]] == keys
+    keys = "findings sharing prefix_tokens sessions conversations texts"
+    assert [*document["log"]] == keys.split()
     assert [*document["log"]["findings"]] == ["entries", "fields", "clock", "units"]
     assert document["log"]["sharing"] == "history"
     assert document["workload"]["trace"]["file"] == str(folder / "mine.jsonl")

@@ -24,6 +24,7 @@ from kveval.load.trace_making import (
     Lengths,
     LogSummary,
     MadeTrace,
+    TextFacts,
     TraceOptions,
     make_trace,
 )
@@ -35,7 +36,6 @@ _PACKED = (".gz", ".zst")
 _LEVEL_S = 600
 _STREAMS = 8
 _ASSUMED = {
-    Sharing.TEXT: "Prompts share what their texts have in common, four characters taken as one token.",
     Sharing.HISTORY: "Each prompt of a session begins with the session's earlier prompt and its answer.",
     Sharing.PROMPTS: "Each prompt of a session begins with the session's earlier prompt; answers may be left out.",
     Sharing.NONE: "No prompt begins with an earlier one of its session.",
@@ -168,11 +168,7 @@ def _lines(made: MadeTrace) -> Iterator[tuple[str, str]]:
         "longest",
         f"{made.longest:,} tokens with the answer: server.max_model_len must be as large",
     )
-    yield (
-        "repeats",
-        f"{100 * made.hit_share:.1f} % of the prompt tokens, in whole blocks of {made.hash_tokens}: the hit share of a"
-        " cache of any size",
-    )
+    yield "repeats", _repeats(made)
     for number, dropped in enumerate(made.dropped):
         first = ", ".join(f"{line:,}" for line in dropped.lines)
         more = ", ..." if dropped.count > len(dropped.lines) else ""
@@ -183,6 +179,19 @@ def _lines(made: MadeTrace) -> Iterator[tuple[str, str]]:
         )
     if made.log is not None and not made.dropped:
         yield "dropped", "none"
+
+
+def _repeats(made: MadeTrace) -> str:
+    words = f"{100 * made.hit_share:.1f} %"
+    texts = None if made.log is None else made.log.texts
+    if texts is not None and texts.least_share is not None:
+        words += f" ({_percent_range(texts)}, as not all can be counted)"
+    return f"{words} of the prompt tokens, in whole blocks of {made.hash_tokens}: the hit share of a cache of any size"
+
+
+def _percent_range(texts: TextFacts) -> str:
+    assert texts.least_share is not None and texts.most_share is not None
+    return f"{100 * texts.least_share:.1f} to {100 * texts.most_share:.1f} %"
 
 
 def _fields(log: LogSummary) -> str:
@@ -237,7 +246,8 @@ def _notes(made: MadeTrace) -> Iterator[str]:
 
 def _assumptions(log: LogSummary, hash_tokens: int) -> Iterator[str]:
     if log.sharing is Sharing.TEXT:
-        yield f"Assumed: {_ASSUMED[Sharing.TEXT]}"
+        assert log.texts is not None
+        yield from _notes_on_texts(log.texts)
         return
     assert log.conversations is not None
     if log.sessions is None:
@@ -262,6 +272,20 @@ def _assumptions(log: LogSummary, hash_tokens: int) -> Iterator[str]:
             f"Of these, {shorter - much:,} are not shorter than the earlier prompt alone, as where clients leave reasoning"
             " out of the history: --sharing prompts continues them."
         )
+
+
+def _notes_on_texts(texts: TextFacts) -> Iterator[str]:
+    yield (
+        "Assumed: prompts share what their texts have in common, each prompt's tokens spread over its text, of"
+        f" {texts.characters_per_token:.2g} characters a token in the middle."
+    )
+    if texts.least_share is None:
+        return
+    yield (
+        f"Not to be counted: parts of {pluralize(texts.unclear, 'prompt')}, such as images, or text that is not as long as"
+        f" its tokens say. By what they are, {_percent_range(texts)} of the prompt tokens"
+        " repeat; the trace takes the tokens that the text leaves over for theirs."
+    )
 
 
 def _notes_on_times(log: LogSummary) -> Iterator[str]:
