@@ -29,6 +29,7 @@ from typing import Any, Literal, NamedTuple
 
 from kveval.load.log_file import FORMS, Entry, TraceError, entries
 from kveval.load.prompt_text import plain_text
+from kveval.load.usage_exports import RowTime, is_end, plain_name, why_sums
 
 TIME, SESSION, PROMPT, ANSWER, REQUEST, TEXT = (
     "time",
@@ -83,6 +84,7 @@ _NAMES: Mapping[str, Sequence[str]] = {
 }
 # A field that is only called id may be anything's; these begin the ids of answers.
 _ANSWER_ID = re.compile("(chatcmpl|cmpl|resp|msg|gen)[-_]")
+_LISTS = ("spans", "data", "results")
 # As chat templates have them; tokens of these are counted, too.
 _BEFORE_TEXT = ("tools", "functions", "system", "instructions")
 # What else has such a name counts a part of the tokens.
@@ -182,6 +184,7 @@ class RequestLog:
             if paths:
                 self.facts.fields[kind] = _names(paths)
         self._unit = time_unit
+        self._refuse_sums(first)
         self._require_fields(first, fields)
         self._other_clock: tuple[int, Clock, str] | None = None
         self._other_clocks = 0
@@ -335,6 +338,31 @@ class RequestLog:
                 return value, path
         return None, ()
 
+    def _refuse_sums(self, first: Sequence[Entry]) -> None:
+        rows = [entry.values for entry in first if entry.values]
+        every = _all_paths(first)
+        ends = [path for path in every if is_end(path[-1])][:1]
+        values = {".".join(path): [_at(row, path) for row in rows] for path in every}
+        timed = [row for row in rows if self._value(row, TIME)[0] is not None]
+        times = [self._row_time(row, self._paths[TIME]) for row in timed]
+        why = why_sums(values, times, [self._row_time(row, ends) for row in timed])
+        if why:
+            message = (
+                f"{self.path} sums up usage: {why}; a trace is made of a log with a row for each request, such as a"
+                " gateway's log or LiteLLM's spend logs"
+            )
+            raise TraceError(message, code="sums", path=self.path)
+
+    def _row_time(self, row: Mapping[str, Any], paths: Sequence[FieldPath]) -> RowTime:
+        for path in paths:
+            value = _at(row, path)
+            if value is None or value == "":
+                continue
+            moment = _moment(value, self._unit or _unit_of(path))
+            is_absolute = moment is not None and moment[1] != "relative"
+            return RowTime(str(value), moment[0] if moment and is_absolute else None)
+        return RowTime("", None)
+
     def _require_fields(
         self, first: Sequence[Entry], fields: Mapping[str, str]
     ) -> None:
@@ -364,12 +392,19 @@ def _single(whole: Iterable[Entry]) -> Iterator[Entry]:
     """Yield entries, and in place of one that holds a list of spans, or of data as APIs return it, each of these."""
     for entry in whole:
         values = entry.values or {}
-        parts = values.get("spans", values.get("data"))
+        parts = next((values[name] for name in _LISTS if name in values), None)
         if not isinstance(parts, list):
             yield entry
             continue
+        # What an API returns of a time has this around its results.
+        around = {
+            name: values[name]
+            for name in values
+            if "results" in values and name not in _LISTS
+        }
         for part in parts:
-            yield Entry(entry.line, part if isinstance(part, Mapping) else None)
+            one = {**around, **part} if isinstance(part, Mapping) else None
+            yield from _single([Entry(entry.line, one)])
 
 
 def _all_paths(some: Iterable[Entry]) -> list[FieldPath]:
@@ -415,7 +450,7 @@ def _rank(kind: str, path: FieldPath) -> int | None:
     if kind in (PROMPT, ANSWER) and any(_PARTS.search(part.lower()) for part in parts):
         return None
     names = _NAMES[kind]
-    for name in (_plain(parts[-1]), _plain("".join(parts[-2:]))):
+    for name in (plain_name(parts[-1]), plain_name("".join(parts[-2:]))):
         if name in names:
             return names.index(name)
     if kind == TIME and (base := _without_unit(parts[-1])) in names:
@@ -423,13 +458,9 @@ def _rank(kind: str, path: FieldPath) -> int | None:
     return None
 
 
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
 def _without_unit(name: str) -> str:
     """Return the name of a time without the unit at its end."""
-    plain = _plain(name)
+    plain = plain_name(name)
     for word in sorted(_UNIT_WORDS, key=len, reverse=True):
         if plain.endswith(word) and len(plain) > len(word):
             return plain.removesuffix(word)
@@ -439,7 +470,7 @@ def _without_unit(name: str) -> str:
 @cache
 def _unit_of(path: FieldPath) -> str:
     """Return the unit that a time's field names, "" if it names none."""
-    plain = _plain(path[-1].rpartition(".")[2])
+    plain = plain_name(path[-1].rpartition(".")[2])
     if plain in _NAMES[TIME]:
         return ""
     base = _without_unit(path[-1].rpartition(".")[2])
