@@ -103,15 +103,17 @@ def _replayed(
     if workload.profile == "trace-streams":
         yield from requests
         return
-    speed = level / 100
+    speed, after_s = level / 100, workload.seconds + _MARGIN_S
     for row in requests:
         row.timestamp = round(row.timestamp / speed, 6)
         if row.timestamp >= workload.seconds:
             # One more, after the end.
-            row.timestamp = max(row.timestamp, workload.seconds + _MARGIN_S)
+            row.timestamp = max(row.timestamp, after_s)
             yield row
             return
         yield row
+    # The file ends with the level.
+    yield msgspec.structs.replace(requests[-1], timestamp=after_s)
 
 
 def write(workload: Workload, level: int, seed: int, path: Path) -> None:

@@ -415,7 +415,8 @@ class Workload(Strict):
         lasting_s = rows[-1].timestamp
         fastest = max(self.given_levels)
         needed_s = self.seconds * fastest / 100
-        if lasting_s < needed_s:
+        # Up to the end of the second in which the last request comes.
+        if int(lasting_s) + 1 < needed_s:
             message = f"{self.trace.file} has {lasting_s:.0f} s after start_s {self.trace.start_s:g}; a level of"
             message += (
                 f" {self.seconds:g} s at {fastest} % needs {needed_s:.0f} s of it"

@@ -7,6 +7,7 @@ import pytest
 import yaml
 from tests.unit.workflow.test_command import folder, kveval
 
+from kveval.load import traces
 from kveval.load.workload import Workload
 from kveval.workflow.command import checkout
 from kveval.workflow.command.checkout import Checkout
@@ -42,6 +43,19 @@ def test_a_log_becomes_a_trace_that_a_campaign_replays(log: Path, folder: Path) 
     curve = kveval("curve", "config/campaigns/mine.yaml")
     assert curve.exit_code == 0, curve.stderr
     assert "100 % of the trace's rate" in curve.stdout
+    assert "A part of the trace" not in curve.stdout
+    campaign["workloads"]["requests-of-today"]["seconds"] = 60
+    path.write_text(yaml.safe_dump(campaign))
+    curve = kveval("curve", "config/campaigns/mine.yaml")
+    assert curve.stdout.startswith("A part of the trace: at 100 % the first 60 s of 101 s, 11 of 20 requests")  # fmt: skip
+
+
+def test_the_workload_is_the_whole_log_however_long(folder: Path) -> None:
+    lines = [f"{500 * number},99,9" for number in range(9)]
+    Path("log.csv").write_text("\n".join(["time,prompt_tokens,output_tokens", *lines]))
+    document = json.loads(kveval("trace", "log.csv", "--json").stdout)
+    assert document["workload"]["seconds"] == 4001
+    assert any("whole log" in note for note in document["notes"])
 
 
 def test_as_json_it_is_one_document(log: Path, folder: Path) -> None:
@@ -56,7 +70,9 @@ def test_as_json_it_is_one_document(log: Path, folder: Path) -> None:
     assert document["hit_share"] == pytest.approx(0.8, abs=0.1)
     load = Workload.model_validate(document["workload"])
     assert load.definition.content is not None
-    assert load.definition.content.requests == (19,)
+    # All of them: the last comes in the level's last second.
+    assert load.definition.content.requests == (20,)
+    assert [*traces.rows(load.definition, 100, 1)][-1].timestamp == load.seconds + 10
 
 
 def test_requests_at_one_time_are_sent_in_order(folder: Path) -> None:

@@ -33,8 +33,8 @@ from kveval.workflow.command.checkout import Checkout
 from kveval.workflow.command.output import Output, print_document
 
 _PACKED = (".gz", ".zst")
-_LEVEL_S = 600
 _STREAMS = 8
+_LONG_S = 1800
 _ASSUMED = {
     Sharing.HISTORY: "Each prompt of a session begins with the session's earlier prompt and its answer.",
     Sharing.PROMPTS: "Each prompt of a session begins with the session's earlier prompt; answers may be left out.",
@@ -96,9 +96,10 @@ def _workload(made: MadeTrace, configuration: Path | None) -> dict[str, Any]:
     if configuration is not None and file.is_relative_to(configuration.absolute()):
         file = file.relative_to(configuration.absolute())
     trace = {"file": file.as_posix(), "hash_tokens": made.hash_tokens}
-    seconds = min(_LEVEL_S, int(made.span_s))
+    # Behind the last request, which comes in the last second of the whole log.
+    seconds = int(made.span_s) + 1
     load = {"profile": "trace", "levels": [100], "seconds": seconds}
-    if seconds < 1:
+    if made.span_s < 1:
         # All came at once: there is no rate that could be kept.
         load = {"profile": "trace-streams", "levels": [_STREAMS], "seconds": 60}
     return {
@@ -239,6 +240,11 @@ def _notes(made: MadeTrace) -> Iterator[str]:
         yield (
             f"No request comes for {made.longest_pause_s:,.0f} s of {made.span_s:,.0f} s: is a time wrong? `start_s` of"
             " the workload's trace skips a beginning."
+        )
+    if made.span_s > _LONG_S:
+        yield (
+            f"The workload replays the whole log, {made.span_s:,.0f} s for each level of a run: fewer `seconds` are its"
+            " beginning, another `start_s` another part, and `kveval curve` answers for that part alone."
         )
     if made.span_s < 1:
         yield "All requests came within a second: they can be sent in order, not at a rate."

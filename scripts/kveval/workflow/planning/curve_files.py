@@ -26,6 +26,8 @@ from kveval.curve.cells import (
 from kveval.host.findings import pluralize
 from kveval.host.quiet import DISTURBED_PERCENT
 from kveval.load import levels as workloads
+from kveval.load.trace_file import requests_of
+from kveval.load.workload import Workload
 from kveval.stacks.tier_layout import needed_size
 from kveval.store.run_file import Run
 from kveval.workflow.planning.answer_times import AnswerTime
@@ -87,6 +89,7 @@ class CurveText:
 
     def lines(self) -> Iterator[str]:
         """Yield the answer line by line; the gains, which take seconds, each after the curves of its level."""
+        yield from part_lines(self.config.workload.definition)
         yield from fit_lines(self.config, self.curves, self.store)
         yield from loading_lines(self.config, self.store, self.words)
         yield from load_lines(self.config)
@@ -180,6 +183,22 @@ def curve_rows(config: Config, curves: LevelCurves) -> Iterator[CurveRow]:
             high,
             None if adds is None else adds[1],
         )
+
+
+def part_lines(workload: Workload) -> Iterator[str]:
+    """Yield which part of a trace each level replays, where that is not all of it."""
+    if workload.content is None or workload.profile != "trace":
+        return
+    rows = requests_of(workload.content)
+    lasting_s = rows[-1].timestamp
+    for level, count in zip(
+        workload.given_levels, workload.content.requests, strict=True
+    ):
+        if count < len(rows):
+            yield (
+                f"A part of the trace: at {level} % the first {workload.seconds * level / 100:,.0f} s of {lasting_s:,.0f} s,"
+                f" {count:,} of {len(rows):,} requests; what follows is of this part"
+            )
 
 
 def load_lines(config: Config) -> Iterator[str]:
