@@ -48,7 +48,7 @@ class SheetRow(Strict):
     level: _Count | Unknown
     """streams, requests a minute of an open loop, or the position of a sweep's strategy in the order of their load"""
     report: Text
-    """report of GuideLLM or of `vllm bench serve`, plain or compressed by zstd"""
+    """report of GuideLLM or of `vllm bench serve`, JSON, of GuideLLM also YAML; plain or packed by zstd, gzip, xz, bzip2"""
     folder: str = Field("", description="where it lies in its tree; to sort by")
     hardware: Text | None = None
     """NODESxGPUSxGPU, such as 1x2xL40S, or another name; runs of one cell have one"""

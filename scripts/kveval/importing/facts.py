@@ -23,8 +23,8 @@ _LOG_HEAD = 1 << 20
 class LevelFacts(msgspec.Struct, frozen=True):
     """One benchmark of a report; times in epoch seconds.
 
-    `tokens`: means of a completed request's prompt and answer; `run_number`: from 0, if the report says it; `error`: why
-    nothing can be computed of the level.
+    `tokens`: means of a completed request's prompt and answer; `run_number`: from 0, if the report says it; `turns`: of
+    its conversations; `error`: why nothing can be computed of the level.
     """
 
     strategy: str
@@ -39,6 +39,7 @@ class LevelFacts(msgspec.Struct, frozen=True):
     data: SyntheticData | None = None
     tokens: tuple[float, float] | None = None
     run_number: int | None = None
+    turns: int | None = None
     error: str | None = None
 
 
@@ -59,7 +60,12 @@ class ReportSummary(msgspec.Struct, frozen=True):
         """Remarks on its numbers."""
         if self.guidellm != VLLM_BENCH:
             return []
-        return [remark("no_zone", program=VLLM_BENCH)]
+        turns = [
+            remark("conversations", turns=level.turns, streams=level.streams or "?")
+            for level in self.levels
+            if level.turns
+        ]
+        return [remark("no_zone", program=VLLM_BENCH), *turns]
 
 
 class ServerFacts(msgspec.Struct, frozen=True):

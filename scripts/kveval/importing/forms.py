@@ -1,7 +1,8 @@
 """The documented forms of result trees: where the results lie in them, and what their names declare.
 
-A folder per level with guidellm-results.json[.zst] and pcp-archives/; benchmark_..._guidellm.json beside
-benchmark_..._pcp.tar.xz; oct2025-MODEL-CONFIGURATION.json. Any other JSON file may be a report, whose name means nothing.
+A folder per level with guidellm-results.json (or .yaml; packed, or not) and pcp-archives/; benchmark_..._guidellm.json
+beside benchmark_..._pcp.tar.xz; oct2025-MODEL-CONFIGURATION.json. Any other file of JSON or YAML may be a report, whose
+name means nothing.
 Results are found by names only: no file is opened here. Names are parsed by a grammar of whole fields:
 
 HARDWARE_SOFTWARE[-mempress]_MODEL_ARM[-10k|-20k|-20kcpu]_replicaN_rateC is a result folder. Names of dated reports have
@@ -20,12 +21,14 @@ from pcp_parquet.archive.tars import TARS
 
 ARCHIVES_NAME = "pcp-archives"
 FOLDER, DATED, OCTOBER, OTHER = "folder", "dated", "october", "other"
-_REPORT = re.compile(r"guidellm-results\.json(\.zst)*")
+_PACKED = r"(\.(zst|gz|xz|bz2))*"
+_REPORT = re.compile(rf"guidellm-results\.(json|ya?ml){_PACKED}")
 _DATED = re.compile(
-    r"(?P<stem>benchmark_\d{8}_\d{6}_(?P<parameters>.+))_guidellm\.json(\.zst)*"
+    rf"(?P<stem>benchmark_\d{{8}}_\d{{6}}_(?P<parameters>.+))_guidellm\.(json|ya?ml){_PACKED}"
 )
 _TAR = re.compile(rf"(?P<stem>.+)_pcp({'|'.join(map(re.escape, TARS))})")
-_JSON = re.compile(r"(?P<stem>.+)\.jsonl?(\.zst)*")
+_JSON = re.compile(rf"(?P<stem>.+)\.(?P<form>jsonl?|ya?ml){_PACKED}")
+_TABLE = re.compile(rf".+\.(csv|html?){_PACKED}")
 _OF_SERVER = re.compile(rf"{re.escape(CONFIG_NAME)}|vllm-startup\.log(\.zst)*")
 # Trees are shallow: results, perhaps a folder for each campaign or repetition, a folder for each level.
 _MAX_DEPTH = 5
@@ -108,6 +111,11 @@ def _scan_folder(tree: Tree, path: str, depth: int) -> bool:
         return True
     results = list(_files(folder))
     tree.results += results
+    if not results:
+        for other in folder.matching(_TABLE):
+            tree.others[folder.join(other)] = (
+                "a table or a page, which is not read; GuideLLM's JSON or YAML is, and JSON of vllm bench serve"
+            )
     _scan_below(tree, folder, depth)
     return bool(results)
 
@@ -146,6 +154,9 @@ def _files(folder: _Folder) -> Iterator[ResultFiles]:
     for name in folder.files:
         match, place = _JSON.fullmatch(name), folder.join(name)
         if match is None or _DATED.fullmatch(name):
+            continue
+        if match["form"].startswith("y") and f"{match['stem']}.json" in folder.files:
+            # Of one run GuideLLM writes both.
             continue
         if parse_october(match["stem"]) is None:
             yield ResultFiles(place, OTHER, match["stem"], [place])

@@ -100,6 +100,7 @@ _WORDS: Mapping[str, _Template] = {
     "file_unreadable": "{file} cannot be read ({error})",
     "lfs_pointer": "{file}: a Git LFS pointer, not the file: git lfs pull",
     "no_zone": "{program} writes its date without a zone, to the second: it is read as UTC",
+    "conversations": "conversations of {turns} turns, {streams} at once",
     "report_unusable": "{error}",
     "report_left_out": "{report} is left out: {used} was read",
     # Why a result is not used, or has to be decided on.

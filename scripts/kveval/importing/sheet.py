@@ -6,6 +6,7 @@ A sheet that is there is only added to: its lines are its user's.
 import csv
 import io
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ from kveval.load.reports.reading import read_report
 Texts = dict[str, str]
 CellTexts = tuple[str, ...]
 """Model, scenario and cpu_blocks as a sheet has them, UNKNOWN for what cannot be told."""
+# The files of `vllm bench sweep`, from run=0 on.
+_SWEEP_RUN = re.compile(r"(?:^|/)run=(\d+)$")
 _OF_CELL = ("model", "scenario", "cpu_blocks")
 _OF_KIND = ("hardware", "software", "replicas")
 
@@ -278,6 +281,9 @@ def _rows_of_other(result: Result, base: Path) -> Iterator[Texts]:
     """Yield the rows of a report whose name says nothing: of which run they are, it may say itself."""
     for level in result.levels or (None,):
         number = level.facts.run_number if level else None
+        named = _SWEEP_RUN.search(result.files.name)
+        if number is None and named is not None:
+            number = int(named[1])
         run = UNKNOWN if number is None or number < 0 else str(number + 1)
         use = "yes" if level else "no"
         yield _row(result, level, base) | {"use": use, "run": run}

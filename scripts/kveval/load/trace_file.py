@@ -129,7 +129,8 @@ def _read(path: Path, hash_tokens: int, _modified: int, _size: int) -> Trace:
             lines.append(number)
         except msgspec.DecodeError as error:
             message = f"{path} line {number}: {error}; each has timestamp, input_length, output_length and hash_ids;"
-            message += f" `kveval trace {path}` makes a trace of a log"
+            if b'"hash_ids"' not in line:
+                message += f" `kveval trace {path}` makes a trace of a log"
             raise TraceError(
                 message, code="not_a_request", path=path, line=number
             ) from error

@@ -304,9 +304,11 @@ def _converted(
     try:
         rows = [row for row in _CONVERTERS[form](read, size) if row.input_length]
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        message = f"{source} line {read.line} is not of form {form}: {error!r}"
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        others = ", ".join(name for name in BLOCK_TOKENS if name != form)
+        message = f"{source} line {read.line} is not of form {form}: {why}"
         raise TraceError(
-            f"{message}; --form chooses another",
+            f"{message}; if it is of another, --form says so: {others}",
             code="other_form",
             path=source,
             line=read.line,

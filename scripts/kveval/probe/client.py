@@ -13,6 +13,7 @@ from urllib.parse import SplitResult, urlsplit
 from kveval.host.errors import Failure
 from kveval.host.http import HttpError, decoded
 
+_REDIRECTS = (301, 302, 307, 308)
 _COMPLETIONS = "/v1/completions"
 _MESSAGE_CHARACTERS = 300
 _TRANSPORT = (OSError, http.client.HTTPException)
@@ -92,10 +93,15 @@ class Client:
         return decoded(self.fetch(path, method, body, timeout_s))
 
     def metrics_page(self, path: str) -> str:
-        """Return the page of metrics. Raises HttpError."""
+        """Return the page of metrics, which some servers have at `path` with a slash behind it. Raises HttpError."""
         url = self.metrics_url or self.url
-        with self._answered(url, path, "GET", None, 10.0) as (answer, _):
-            content: bytes = answer.read()
+        try:
+            with self._answered(url, path, "GET", None, 10.0) as (answer, _):
+                content: bytes = answer.read()
+        except HttpError as error:
+            if path.endswith("/") or error.facts.get("status") not in _REDIRECTS:
+                raise
+            return self.metrics_page(f"{path}/")
         return content.decode(errors="replace")
 
     def complete(self, body: Mapping[str, Any]) -> StreamedAnswer:

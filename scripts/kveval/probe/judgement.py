@@ -242,8 +242,9 @@ def next_steps(
             " with --share, as tiers keep whole chunks"
         )
     elif activity.state == "unknown":
+        evicting = "; or --capacity, which evicts what the caches hold"
         steps.append(
-            f"whether the tier serves is open: {advice.emptying}; or --capacity, which evicts what the caches hold"
+            f"whether the tier serves is open: {advice.emptying}{'' if capacity else evicting}"
         )
     else:
         steps += _of_an_active_tier(times, capacity)

@@ -75,9 +75,61 @@ def load_all(
         raise ArchiveError(
             f"{source}: nothing readable: {'; '.join(map(str, problems.all()))}"
         )
-    return sorted(
-        archives, key=lambda archive: (archive.label.start_ns, archive.files.base)
-    )
+    archives.sort(key=lambda archive: (archive.label.start_ns, archive.files.base))
+    kept = _without_copies(archives, problems)
+    _refuse_overlaps(kept, source)
+    return kept
+
+
+def _without_copies(archives: Sequence[Archive], problems: ProblemLog) -> list[Archive]:
+    """The archives without copies of one logger's volumes: those of the one with the most bytes are read."""
+    seen: dict[tuple[tuple[int, int, int, str], int], Archive] = {}
+    left_out = set()
+    for archive in sorted(archives, key=_stored_bytes, reverse=True):
+        names, files = _own_names(archive), archive.files
+        copied = [
+            number
+            for number in files.volumes.keys() - files.repeated
+            if (other := seen.setdefault((_identity(archive.label), number), archive))
+            is not archive
+            and names <= _own_names(other)
+        ]
+        files.repeated.update(copied)
+        if copied and files.repeated >= files.volumes.keys():
+            left_out.add(files.base)
+            message = "a copy of an archive of the same logger: left out, so that no value counts twice"
+            problems.add("copy", files.base, message)
+    return [archive for archive in archives if archive.files.base not in left_out]
+
+
+def _stored_bytes(archive: Archive) -> int:
+    return sum(member.stored_size for member in archive.files.volumes.values())
+
+
+def _own_names(archive: Archive) -> set[str]:
+    """The names of an archive's metrics, without those that every logger has."""
+    named = (desc.names[0] for desc in archive.metadata.descs.values() if desc.names)
+    return {name for name in named if not name.startswith("pmcd.")}
+
+
+def _refuse_overlaps(archives: Sequence[Archive], source: str | Path) -> None:
+    """Raise ArchiveError for archives of one host, in order of their starts, that recorded a metric at the same time."""
+    last: dict[tuple[str, str], tuple[int, Archive]] = {}
+    for archive in archives:
+        if not archive.index:
+            continue
+        end_ns = max(entry.time_ns for entry in archive.index)
+        for name in sorted(_own_names(archive)):
+            key = archive.label.host, name
+            before_ns, other = last.get(key, (0, archive))
+            if before_ns > archive.label.start_ns:
+                overlap_s = (min(before_ns, end_ns) - archive.label.start_ns) / 1e9
+                message = (
+                    f"{source}: {other.files.base} and {archive.files.base} of host {archive.label.host} overlap by"
+                    f" {overlap_s:,.0f} s and both have {name}, whose values would count twice: convert them one by one"
+                )
+                raise ArchiveError(message)
+            last[key] = max(before_ns, end_ns), archive
 
 
 def _identity(label: Label) -> tuple[int, int, int, str]:

@@ -13,7 +13,7 @@ import pytest
 import zstandard
 
 from pcp_parquet.archive.files import opened
-from pcp_parquet.archive.problems import ProblemLog
+from pcp_parquet.archive.problems import ArchiveError, ProblemLog
 from pcp_parquet.archive.wire import INDEX_ENTRY
 from pcp_parquet.conversion.conversion import Scan, convert, load_all, matcher, survey
 from pcp_parquet.tests.test_archive_damage import archive
@@ -284,3 +284,34 @@ def test_overlapping_archives_interrupt_nothing(tmp_path: Path) -> None:
             )
         writer.close()
     assert convert(tmp_path / "all", tmp_path / "out.parquet").info.marks_ns == []
+
+
+def test_two_archives_of_one_host_and_time_with_one_metric_are_refused(
+    tmp_path: Path,
+) -> None:
+    for number in range(2):
+        start = START + number * SECOND
+        writer = Writer(tmp_path / "all", f"part{number}", start=start)
+        writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
+        for second in range(5):
+            writer.record(
+                writer.start + second * SECOND, {pmid(60, 0, 1): {NULL: second}}
+            )
+        writer.close()
+    with pytest.raises(ArchiveError, match="overlap by 3 s and both have"):
+        convert(tmp_path / "all", tmp_path / "out.parquet")
+    assert not (tmp_path / "out.parquet").exists()
+    shutil.rmtree(tmp_path / "all")
+
+
+def test_a_copy_of_an_archive_counts_once(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "all", "one")
+    writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
+    for second in range(5):
+        writer.record(START + second * SECOND, {pmid(60, 0, 1): {NULL: second}})
+    base = writer.close()
+    for part in ("0", "meta", "index"):
+        shutil.copy(base.with_name(f"one.{part}"), base.with_name(f"copy.{part}"))
+    summary = convert(tmp_path / "all", tmp_path / "out.parquet")
+    assert pq.read_metadata(tmp_path / "out.parquet").num_rows == 5
+    assert [problem.kind for problem in summary.problems] == ["copy"]

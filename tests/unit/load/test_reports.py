@@ -1,13 +1,17 @@
+import bz2
+import gzip
 import json
+import lzma
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 import zstandard
 from tests.support.paths import DATA
 
 from kveval.load.reports import ReportFileError
-from kveval.load.reports.reading import decode_report, read_report
+from kveval.load.reports.reading import decode_report, read_report, require_report
 from kveval.load.reports.wire import Info, Request, Settings, Timings, WireRequests
 
 # Our own measurement: vLLM 0.32 on a CPU with a miniature, 8 streams, texts and statistics taken out.
@@ -242,3 +246,49 @@ def test_a_missing_file_and_an_empty_window_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ReportFileError) as empty:
         decode_report(json.dumps(document).encode(), "r.json")
     assert (missing.value.code, empty.value.code) == ("unreadable", "empty_window")
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress, bz2.compress])
+def test_reports_packed_by_other_programs_are_read(tmp_path: Path, pack: Any) -> None:
+    path = tmp_path / "r.json.packed"
+    path.write_bytes(pack(json.dumps(content()).encode()))
+    assert read_report(path) == read_report(REPORT)
+    path.write_bytes(path.read_bytes()[:-30])
+    with pytest.raises(ReportFileError, match="damaged or truncated") as error:
+        read_report(path)
+    assert error.value.code == "damaged_packing"
+
+
+def test_a_report_in_yaml_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "benchmarks.yaml"
+    path.write_text(yaml.safe_dump(content()))
+    assert read_report(path) == read_report(REPORT)
+    require_report(path)
+    path.write_text("benchmarks:\n- a: [1\n")
+    with pytest.raises(ReportFileError, match="not readable as YAML"):
+        read_report(path)
+
+
+@pytest.mark.parametrize(
+    ("before", "behind", "said"),
+    [
+        ("", "pod deleted\n", "ends in line 1; behind it is 'pod deleted'"),
+        ("Defaulted container\n", "", "'Defaulted container'; the report begins in line 2"),
+        ("\n{not JSON}\n", "", "truncated or damaged"),
+        ("", '{"a": 1}', "behind it is '{\"a\": 1}'"),
+    ],
+)  # fmt: skip
+def test_lines_of_another_program_around_a_whole_report_are_named(
+    before: str, behind: str, said: str
+) -> None:
+    text = f"{before}{json.dumps(content())}\n{behind}"
+    with pytest.raises(ReportFileError) as error:
+        decode_report(text.encode(), "r.json")
+    assert said in str(error.value)
+    assert ("measure the level again" in str(error.value)) == ("not JSON" in before)
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    path.write_text("\ufeff" + json.dumps(content()))
+    assert read_report(path) == read_report(REPORT)

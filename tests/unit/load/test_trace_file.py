@@ -309,3 +309,15 @@ def test_another_form_is_refused_without_a_file_and_names_the_line(tmp_path):
         make_trace(source, output, TraceOptions(), output)
     assert raised.value.code == "no_length"
     assert not output.exists()
+
+
+def test_advice_leads_elsewhere(tmp_path):
+    lacking = {"input_length": 9, "output_length": 1, "hash_ids": [1]}
+    path = written(tmp_path / "in", [lacking])
+    with pytest.raises(TraceError) as raised:
+        trace_file.read(path, 16)
+    # `kveval trace` would say the same of it.
+    assert "kveval trace" not in str(raised.value)
+    path = written(tmp_path / "in", [lacking | {"hash_ids": ["x"]}])
+    with pytest.raises(TraceError, match=r"it has no 'timestamp'; .* log, mooncake"):
+        make_trace(path, tmp_path / "out", TraceOptions(), tmp_path / "out")

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.support.guidellm_reports import START, Story
 from tests.support.import_sheets import rows
 from tests.support.result_trees import HOUR, write_level, write_report
@@ -81,3 +82,40 @@ def test_a_campaign_that_names_no_sheet_is_answered_with_the_command(
     done = kveval("plan", "mine.yaml")
     assert done.exit_code == 2
     assert "kveval import FOLDER --sheet imports.csv" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["benchmarks.csv", "report.html.gz", "pods.yaml", "a.json"])  # fmt: skip
+def test_a_folder_without_results_is_refused_with_what_is_there(
+    folder: Path, name: str
+) -> None:
+    (folder / "tree").mkdir()
+    (folder / "tree" / name).write_text("a: 1\n")
+    done = kveval("import", "tree")
+    assert done.exit_code == 1
+    assert "tree: no results; read are reports of GuideLLM in JSON or YAML" in done.stderr  # fmt: skip
+    assert f"tree/{name}: " in done.stderr
+
+
+def test_reports_in_yaml_are_results_and_count_once(tree: Path) -> None:
+    report = tree / "other.json"
+    write_report(report, [Story()], layers=0)
+    (tree / "other.yaml").write_text(yaml.safe_dump(json.loads(report.read_text())))
+    (tree / "second.yml").write_bytes((tree / "other.yaml").read_bytes())
+    done = kveval("import", "tree", "--json")
+    names = [row["report"] for row in json.loads(done.stdout)["added"]]
+    assert [Path(name).name for name in names][-2:] == ["other.json", "second.yml"]
+
+
+def test_conversations_of_vllm_bench_have_their_streams_turns_and_run(
+    folder: Path,
+) -> None:
+    result = {
+        "date": "20260915-101500", "model_id": "Qwen/Qwen3-0.6B", "duration": 9.0, "completed": 80,
+        "total_input_tokens": 3200, "total_output_tokens": 320, "mean_ttft_ms": 9.0, "mode": "multi_turn",
+        "multi_turn_concurrency": 8, "turns_per_conversation": 5,
+    }  # fmt: skip
+    (folder / "tree").mkdir()
+    (folder / "tree/run=1.json").write_text(json.dumps(result))
+    (row,) = json.loads(kveval("import", "tree", "--json").stdout)["added"]
+    assert (row["level"], row["run"]) == ("8", "2")
+    assert "conversations of 5 turns, 8 at once" in row["remarks"]

@@ -106,7 +106,8 @@ class LevelReport:
     generator's own totals for the window; `requests_missing` is how many finished requests the report did not keep, and
     `latencies_kept` tells that `aggregate` covers them nevertheless, from latencies that came without the times of
     their starts. `streams` is the number of requests that the strategy keeps in flight, `rate_req_s` what an open
-    loop sends. `run_number` is that of `vllm bench sweep`, from 0, negative for its warm-up.
+    loop sends. `run_number` is that of `vllm bench sweep`, from 0, negative for its warm-up; `turns` those of a
+    conversation, where only the program says it and not its data.
     """
 
     strategy: str
@@ -125,6 +126,7 @@ class LevelReport:
     model: str | None = None
     latencies_kept: bool = False
     run_number: int | None = None
+    turns: int | None = None
 
     @property
     def closed_loop(self) -> bool:

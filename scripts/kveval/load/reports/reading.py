@@ -1,11 +1,18 @@
 """Reads a file into the neutral result: decompression, which schema it is, one decoder per schema."""
 
+import bz2
+import gzip
+import json
+import lzma
+import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 import zstandard
 
 from kveval.host.files import is_lfs_pointer
@@ -20,6 +27,14 @@ from kveval.load.reports.data import synthetic_data
 from kveval.load.reports.wire import decode_json
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+# How files of other programs begin, and what unpacks them.
+_OTHER_PACKED: Mapping[bytes, tuple[str, Callable[[bytes], bytes]]] = {
+    b"\x1f\x8b": ("gzip", gzip.decompress),
+    b"\xfd7zXZ": ("xz", lzma.decompress),
+    b"BZh": ("bzip2", bz2.decompress),
+}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_YAML = re.compile(rb"^benchmarks:", re.MULTILINE)
 # Files have been compressed twice by accident; more layers are no report.
 _MAX_LAYERS = 3
 # Before its benchmarks a report has its version and its arguments.
@@ -85,7 +100,7 @@ _NUMBERED = {1: "0.5 or 0.6", 2: "0.7 or 0.8"}
 
 
 def read_report(path: Path, name: str = "") -> LoadReport:
-    """Read a report of GuideLLM or of `vllm bench serve`; plain JSON, or compressed by zstd once or twice.
+    """Read a report of GuideLLM, JSON or YAML, or of `vllm bench serve`; plain, or packed by zstd, gzip, xz or bzip2.
 
     `name`: what errors call it, by default its path. Raises ReportFileError when the file is missing, empty or
     truncated, is no such report, has a schema without a decoder, or holds no benchmark.
@@ -104,7 +119,8 @@ def require_report(path: Path) -> None:
     for _ in range(_MAX_LAYERS):
         if head.startswith(_ZSTD_MAGIC):
             head = _head_of_frame(head)
-    if not (head.lstrip().startswith(b"{") and b'"benchmarks"' in head):
+    is_json = head.lstrip().startswith(b"{") and b'"benchmarks"' in head
+    if not is_json and not _YAML.search(head):
         read_report(path)
 
 
@@ -179,16 +195,46 @@ def _head(content: bytes, name: str) -> tuple[_Head, list[msgspec.Raw]]:
             f"{name}: not a GuideLLM report ({error})", code="not_a_report"
         ) from error
     except msgspec.DecodeError as error:
-        raise ReportFileError(
-            f"{name}: not readable as JSON ({error}); the file is truncated or damaged: measure the level again",
-            code="damaged_json",
-        ) from error
+        why, code = _why_no_json(content, error)
+        raise ReportFileError(f"{name}: {why}", code=code) from error
     if head.benchmarks is None:
         raise ReportFileError(
             f"{name}: not a report of GuideLLM (it has no list 'benchmarks') or of {vllm_bench.VLLM_BENCH}",
             code="no_list_of_benchmarks",
         )
     return head, head.benchmarks
+
+
+def _why_no_json(content: bytes, error: msgspec.DecodeError) -> tuple[str, str]:
+    """Return what is wrong with a file that is no JSON, and its code: lines of another program, or a part missing."""
+    text = content.decode(errors="replace")
+    begin = 0
+    if not text.lstrip().startswith("{"):
+        match = re.search(r"^\s*\{", text, re.MULTILINE)
+        line = text.lstrip().partition("\n")[0][:80]
+        if match is None:
+            return f"no JSON; it begins with {line!r}", "damaged_json"
+        begin = match.start()
+    try:
+        _, end = json.JSONDecoder().raw_decode(text[begin:].lstrip())
+    except ValueError:
+        if begin:
+            return f"its first line is no JSON: {line!r}", "other_lines"
+        message = f"not readable as JSON ({error}); the file is truncated or damaged: measure the level again"
+        return message, "damaged_json"
+    if begin:
+        return (
+            f"line 1 is of another program: {line!r}; the report begins in line {text.count(chr(10), 0, begin) + 1}: take out"
+            " what is before it",
+            "other_lines",
+        )
+    whole = text[: len(text) - len(text.lstrip()) + end]
+    line = text[len(whole) :].lstrip().partition("\n")[0][:80]
+    number = whole.count("\n") + 1
+    return (
+        f"the report is whole and ends in line {number}; behind it is {line!r}, of another program: take it out",
+        "other_lines",
+    )
 
 
 def _guidellm(version: int | None, benchmarks: Sequence[msgspec.Raw], name: str) -> str:
@@ -231,12 +277,38 @@ def _content(path: Path, name: str) -> bytes:
             f"{name}: a Git LFS pointer, not the file: git lfs pull", code="lfs_pointer"
         )
     for _ in range(_MAX_LAYERS):
-        if not content.startswith(_ZSTD_MAGIC):
-            break
-        content = _decompressed(content, name)
+        content = _unpacked(content, name)
+    content = content.removeprefix(_BYTE_ORDER_MARK)
     if not content.strip():
         message = f"{name}: the report is empty; GuideLLM writes it only at its end, so it was interrupted"
         raise ReportFileError(message, code="empty")
+    if content.lstrip()[:1] != b"{" and _YAML.search(content):
+        return _json_of_yaml(content, name)
+    return content
+
+
+def _json_of_yaml(content: bytes, name: str) -> bytes:
+    """Return a report in YAML as JSON. Raises ReportFileError for one that is damaged."""
+    try:
+        return json.dumps(yaml.load(content, yaml.CSafeLoader), default=str).encode()
+    except (yaml.YAMLError, ValueError) as error:
+        why = " ".join(str(error).split())
+        message = f"{name}: not readable as YAML ({why})"
+        raise ReportFileError(message, code="damaged_yaml") from error
+
+
+def _unpacked(content: bytes, name: str) -> bytes:
+    """Return what a file holds that a program packed, and others as they are. Raises ReportFileError if it is damaged."""
+    if content.startswith(_ZSTD_MAGIC):
+        return _decompressed(content, name)
+    for begin, (program, unpack) in _OTHER_PACKED.items():
+        if not content.startswith(begin):
+            continue
+        try:
+            return unpack(content)
+        except (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError) as error:
+            message = f"{name}: damaged or truncated {program} file ({error})"
+            raise ReportFileError(message, code="damaged_packing") from error
     return content
 
 

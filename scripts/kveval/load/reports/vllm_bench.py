@@ -70,6 +70,10 @@ class _Result(_Mark):
     max_concurrency: int | None = None
     ramp_up_strategy: str | None = None
     run_number: int | None = None
+    mode: str = ""
+    multi_turn_concurrency: int | None = None
+    turns_per_conversation: Any = None
+    per_turn: list[Any] = []
     input_lens: list[int] = []
     output_lens: list[int] = []
     ttfts: list[float] = []
@@ -87,7 +91,19 @@ class _Result(_Mark):
             return "poisson" if self.burstiness == 1.0 else "gamma", float(
                 self.request_rate
             )
-        return ("throughput" if self.max_concurrency is None else "concurrent"), None
+        return ("throughput" if self.streams is None else "concurrent"), None
+
+    @property
+    def streams(self) -> int | None:
+        """How many requests are in flight at most, of conversations as many as there are at once."""
+        return self.max_concurrency or self.multi_turn_concurrency
+
+    @property
+    def turns(self) -> int | None:
+        """The turns of a conversation, at most where they differ; None where each request is by itself."""
+        given = self.turns_per_conversation
+        whole = given if isinstance(given, int) else len(self.per_turn)
+        return whole or None
 
     @property
     def window(self) -> tuple[float, float]:
@@ -131,7 +147,7 @@ def _level(document: bytes) -> LevelReport:
     start, end = result.window
     return LevelReport(
         strategy=strategy,
-        streams=result.max_concurrency if strategy == "concurrent" else None,
+        streams=result.streams if strategy == "concurrent" else None,
         start=start,
         end=end,
         warmup_s=0.0,
@@ -150,6 +166,7 @@ def _level(document: bytes) -> LevelReport:
         model=result.model_id,
         latencies_kept=records is not None,
         run_number=result.run_number,
+        turns=result.turns,
     )
 
 

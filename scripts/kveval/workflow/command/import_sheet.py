@@ -19,6 +19,14 @@ from kveval.workflow.command.output import Output
 
 # The most lines that are printed of one kind.
 _SHOWN = 12
+_READ = (
+    "read are reports of GuideLLM in JSON or YAML and results of vllm bench serve in JSON, plain or packed by zstd, gzip,"
+    " xz or bzip2"
+)
+
+
+class NoResults(Failure):
+    """Nothing in the folders is a result."""
 
 
 class UnreadableTree(Failure):
@@ -28,7 +36,7 @@ class UnreadableTree(Failure):
 def write_sheet(folders: Sequence[Path], path: Path, *, as_json: bool) -> None:
     """Write the sheet of folders, or add to it what it lacks; print what was added and what has to be corrected.
 
-    Raises OptionError for what is no folder, ConfigError for a sheet with mistakes, UnreadableTree.
+    Raises OptionError for what is no folder, ConfigError for a sheet with mistakes, UnreadableTree, NoResults.
     """
     for folder in folders:
         if not folder.is_dir():
@@ -41,6 +49,14 @@ def write_sheet(folders: Sequence[Path], path: Path, *, as_json: bool) -> None:
         except OSError as error:
             message = f"{error.filename}: cannot be read ({error.strerror})"
             raise UnreadableTree(message) from error
+    if not update.added and not update.known:
+        found = (
+            _some("What is there instead:", _others(update)) if update.others else ()
+        )
+        message = "\n".join(
+            [f"{' '.join(map(str, folders))}: no results; {_READ}", *found]
+        )
+        raise NoResults(message, code="no_results")
     for line in _lines(update):
         output.line(line)
     output.document(_document(update))
@@ -77,9 +93,7 @@ def _lines(update: SheetUpdate) -> Iterator[str]:
             if row["use"] == "no"
         ],
     )
-    yield from _some(
-        "No results:", [f"{place}: {why}" for place, why in update.others.items()]
-    )
+    yield from _some("No results:", _others(update))
     if update.readable:
         numbers = ", ".join(map(str, update.readable))
         yield f"\nCan be read, though `problem` says that they failed: lines {numbers}."
@@ -90,6 +104,10 @@ def _lines(update: SheetUpdate) -> Iterator[str]:
     )
     yield f"\nIn a campaign's file:\n\nname: NAME\nimport: {update.path}"
     yield "\nNext\n  kveval plan CAMPAIGN\n      what of the sheet is imported, and what is wrong in it"
+
+
+def _others(update: SheetUpdate) -> list[str]:
+    return [f"{place}: {why}" for place, why in update.others.items()]
 
 
 def _use(row: dict[str, str]) -> str:
