@@ -423,6 +423,8 @@ class Campaign(Strict):
     """the GPU, an entry of gpus.yaml, for the estimate of what a server's device holds; else as hardware names it"""
     device_gib: PositiveNumber | None = None
     """memory of one GPU as its driver reports it, GiB, for that estimate, in place of that of gpus.yaml"""
+    device_tokens: PositiveInt | dict[Name, PositiveInt] | None = None
+    """tokens that the device's cache of one server holds, as it prints them, for plan and curves; or by model"""
     host_gib: MemoryBytes | None = None
     """memory of the host of one server, GiB or with a unit; sizes beyond it are refused. Else that of this host, locally"""
     server: ServerConfig = Field(description="the software under test")
@@ -536,6 +538,9 @@ class Campaign(Strict):
         estimated = self.gpu is not None or self.device_gib is not None
         if estimated and self.server.one_rank:
             message = "gpu and device_gib are for an estimate of a GPU's cache; here server.device_blocks sets its size"
+            yield Mistake(message, "nothing_to_estimate")
+        if self.device_tokens is not None and self.server.device_blocks is not None:
+            message = "device_tokens is what a server prints; here server.device_blocks sets its size"
             yield Mistake(message, "nothing_to_estimate")
         if self.comparison.primary == "goodput_per_s" and self.goodput is None:
             message = "comparison.primary is goodput_per_s, which needs latency limits: give them in goodput"

@@ -20,6 +20,8 @@ from kveval.stacks.registry import SERVERS, SIDECARS
 
 wrong = partial(ConfigProblem, "")
 """A problem: its key, what is wrong, what would be right, its code."""
+# Arguments that give a model more positions than its checkpoint names.
+_MORE_POSITIONS = ("--hf-overrides", "--rope-scaling")
 
 
 def unknown_names(
@@ -84,6 +86,7 @@ def server_problems(
         yield wrong(
             "scenarios", message, ", ".join(sorted(scenario.serves)), "nothing_served"
         )
+    yield from _length_problems(cell, model, server)
     yield from _rank_problems(cell, scenario, model, server)
     yield from _weights_problems(cell, model, server)
     if server.weights == "full" and model.path is not None and on_cluster:
@@ -143,6 +146,18 @@ def _weights_problems(
         message = f"{cell.model} has experts, which its geometry does not describe"
         right = "server.weights: full or miniature"
         yield wrong("models", message, right, "random_experts")
+
+
+def _length_problems(
+    cell: Cell, model: Model, server: ServerConfig
+) -> Iterator[ConfigProblem]:
+    """A length that the model has no positions for, unless arguments give it more."""
+    length, positions = server.max_model_len, model.geometry.max_position_embeddings
+    extended = any(arg.startswith(_MORE_POSITIONS) for arg in server.args)
+    if length is not None and length > positions and not extended:
+        message = f"max_model_len {length} is more than the {positions} positions of {cell.model}"
+        right = "fewer, or --hf-overrides among server.args"
+        yield wrong("server", message, right, "too_few_positions")
 
 
 def _rank_problems(

@@ -58,8 +58,9 @@ def served_model(
         or model.tensor_parallel_size
     )
     settings["tensor_parallel_size"] = 1 if server.one_rank else ranks
-    limit = server.max_model_len or server.device_tokens or model.max_model_len
-    settings["max_model_len"] = min(model.max_model_len, limit)
+    # The catalogue's is for campaigns that give none, and what the device holds is room for one of full length.
+    usual = min(model.max_model_len, server.device_tokens or model.max_model_len)
+    settings["max_model_len"] = server.max_model_len or usual
     full = server.weights == "full"
     return ServedModel(
         **settings,

@@ -5,7 +5,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from typing import NamedTuple
 
@@ -37,6 +37,10 @@ NOTHING_POINTS = 0.5
 # that count.
 _DRAWN_BEFORE, _DRAWN = 6, 10
 _DRAWN_AT_LEAST = 400
+# Of so many blocks the curves take about a second.
+_FEW_BLOCKS = 3_000_000
+# Of a prompt, in whose mean half of it is lost at the end of what is shared.
+_STEP_PART = 1 / 150
 # What an answer of users with pauses takes until it was measured: for each of its tokens, seconds.
 _ANSWER_TOKEN_S = 0.02
 
@@ -100,6 +104,9 @@ def curves_of(
     as in `prompts_of`.
     """
     serving = serving_of(specification, reported_tokens)
+    if requests is None:
+        step = step_tokens(specification.workload, level, serving.block)
+        serving = replace(serving, block=step, chunk=max(step, serving.chunk))
     load = _Load(
         specification.workload,
         level,
@@ -111,6 +118,30 @@ def curves_of(
         answer_s,
     )
     return _of_cell(specification, serving, partial(_curve, load))
+
+
+@cache
+def step_tokens(workload: Workload, level: int, block: int) -> int:
+    """Return the tokens in steps of which a load without end is followed: a block's, or of very many blocks several.
+
+    Prompts that share a beginning then share up to a step less of it, which of prompts as long is next to nothing.
+    """
+    most = _STEP_PART * mean_prompt_tokens(workload, level)
+    step = block
+    while (
+        2 * step <= most
+        and block_count(workload, level, block) * block > step * _FEW_BLOCKS
+    ):
+        step *= 2
+    return step
+
+
+def mean_prompt_tokens(workload: Workload, level: int) -> int:
+    """Return the mean tokens of a prompt over the turns of a conversation, each of which repeats those before."""
+    turn = workload.prompt_tokens + workload.output_tokens
+    earlier = turn * (workload.turns - 1) // 2
+    begin = workloads.prefix_tokens_at(workload, level) + workload.document_tokens
+    return begin + earlier + workload.prompt_tokens
 
 
 def curves_of_prompts(
@@ -558,7 +589,7 @@ def _order_drawn(seed: int, count: int) -> list[int]:
 
 
 def needed_sizes(
-    curve: ReuseCurve, parts: Sequence[float] = (0.5, 0.9, 0.99)
+    curve: ReuseCurve, parts: Sequence[float] = (0.5, 0.9)
 ) -> list[tuple[float, int]]:
     """Return the smallest sizes, in tokens, that add these parts of the most that any size adds."""
     return [

@@ -84,14 +84,14 @@ def test_from_a_measurement_without_a_tier_it_predicts_each_size(
         Store(tmp_path), specifications[config.cells[0]], host={"fingerprint": "0000"}
     )
     (unreadable / "run.json").write_text("{")
-    for run in (1, 2):
+    for run in (1, 3, 4, 6):
         measured(Store(tmp_path), specifications[config.cells[0]], run, payload=payload)
     faster = files.report(np.random.default_rng(1), 0, 2, 80.0)
     measured(Store(tmp_path), specifications[TIER], payload=faster)
     store = StoreIndex.read(tmp_path)
     curves = [*level_curves(config, store)]
     bought = StoredBenefits(config, store).at(curves[0])
-    assert bought.basis.runs == [1, 2]
+    assert bought.basis.runs == [1, 3, 4]
     assert set(bought.cells) == {cell for cell in config.cells if cell.cpu_blocks}
     assert set(bought.measured) == {TIER}
     assert (
@@ -104,4 +104,5 @@ def test_from_a_measurement_without_a_tier_it_predicts_each_size(
     assert (
         "measured +100 %" in text and f"({-(-bought.knee[0] // 16):,} blocks)" in text
     )
-    assert "no time for copies" in text and "runs 1 to 2" in text
+    assert "no time for copies" in text and "runs 1, 3 and 4" in text
+    assert "Not read: run 6, disturbed or more" in text

@@ -6,8 +6,12 @@ import math
 import pytest
 from tests.support.config_files import CONFIG, GPU_SERVER, RAW, load
 
+from kveval.campaign.problems import ConfigError
+from kveval.configuration import resolve
 from kveval.configuration.loading import load_config
 from kveval.configuration.sentences import sentence
+from kveval.curve import cells
+from kveval.curve.cells import curves_of
 from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import level_curves
 from kveval.workflow.planning.fit import fit_lines
@@ -55,8 +59,8 @@ def test_a_load_that_fits_needs_no_tier(tmp_path):
 
 def test_a_load_that_does_not_fit_needs_a_tier_larger_than_the_device(tmp_path):
     line, mirrors = verdict(tmp_path, [40], sizes=(1000, 8000))
-    assert line.startswith("Qwen3-0.6B: a tier can pay, at 40 streams from 4.66 GiB")
-    assert " points with 8." in line
+    assert line.startswith("Qwen3-0.6B: a tier can pay, at 40 streams: half of the ")
+    assert " points that it can add with " in line
     assert "the load needs 86,784 tokens at 40 streams" in line
     assert mirrors == (
         "  only mirror a part of the device's cache, which is larger: native-offload with 1.71 GiB (1,000 blocks)"
@@ -66,7 +70,7 @@ def test_a_load_that_does_not_fit_needs_a_tier_larger_than_the_device(tmp_path):
 def test_a_device_without_a_prefix_cache_holds_nothing_for_later_requests(tmp_path):
     server = {**GPU_SERVER, "args": ["--no-enable-prefix-caching"]}
     line, *mirrors = verdict(tmp_path, [10], keys={"server": server})
-    assert "a tier can pay, at 10 streams from " in line
+    assert "a tier can pay, at 10 streams: half of the " in line
     assert line.endswith("streams, the device holds nothing for later requests")
     assert not mirrors
 
@@ -78,11 +82,13 @@ def test_sizes_for_layers_of_several_kinds_are_counted_in_rows():
     lines = list(fit_lines(config, every, store))
     assert len(lines) == len(every)
     for line, curves in zip(lines, every, strict=True):
-        tokens = curves.widest.tier.size_for(0.99)
+        tokens = curves.widest.tier.size_for(0.9)
         specifications = [config.specification(cell) for cell in curves.cells]
         size = needed_size(specifications, tokens, curves.level)
-        assert line.startswith(f"{curves.model}: a tier can pay, at 2 streams from ")
-        assert f" points with {size}; the load needs " in line
+        assert line.startswith(
+            f"{curves.model}: a tier can pay, at 2 streams: half of "
+        )
+        assert f", 90 % with {size}; the load needs " in line
 
 
 def test_a_load_within_the_range_of_the_estimate_is_not_told(tmp_path):
@@ -93,7 +99,7 @@ def test_a_load_within_the_range_of_the_estimate_is_not_told(tmp_path):
 def test_the_first_level_that_outgrows_the_device_is_named(tmp_path):
     line, *_ = verdict(tmp_path, [10, 40])
     assert line.startswith(
-        "Qwen3-0.6B: a tier can pay from about 16 to 22 streams on, at 40 from 4."
+        "Qwen3-0.6B: a tier can pay from about 16 to 22 streams on, at 40: half "
     )
 
 
@@ -194,12 +200,12 @@ def test_sizes_for_lmcache_allow_for_the_part_of_the_tier_that_is_used(tmp_path)
     store = StoreIndex({})
     (curves,) = level_curves(config, store)
     (cell,) = [cell for cell in curves.cells if cell.cpu_blocks]
-    tokens = max(one.tier.size_for(0.99) for one in curves.possible(cell))
+    tokens = max(one.tier.size_for(0.9) for one in curves.possible(cell))
     least = curves.cells[cell].usable[0]
     assert least < 0.7
     size = needed_size([config.specification(cell)], math.ceil(tokens / least), 40)
     (line, *_) = fit_lines(config, [curves], store)
-    assert f" points with {size}; the load needs " in line
+    assert f", 90 % with {size}; the load needs " in line
 
 
 def test_arms_with_devices_of_their_own_have_a_line_each(tmp_path):
@@ -225,3 +231,86 @@ def test_arms_with_devices_of_their_own_have_a_line_each(tmp_path):
     assert uncached.endswith("the device holds nothing for later requests")
     assert cached.startswith("Qwen3-0.6B with native-offload: it fits: no tier pays")
     assert "the device holds about 4" in cached
+
+
+OPEN = {
+    "profile": "poisson",
+    "turns": 1,
+    "prefix_tokens": 8000,
+    "prefix_count": 90,
+    "prompt_tokens": 100,
+}
+
+
+def test_more_requests_than_are_computed_are_said_first(tmp_path):
+    keys = {"gpu": "L4", "device_gib": 22}
+    # Four fifths of 8,100 tokens are found at most: a server computes 121 TFLOPS / 2 / 0.6 billion weights at 60 %.
+    first, second, *_ = verdict(tmp_path, [60, 6000], keys=keys, sizes=(90000,), **OPEN)
+    assert first.startswith(
+        "Qwen3-0.6B: overloaded at 6000 requests/min: 100 requests/s come, at most "
+    )
+    assert " are served without a tier and " in first
+    assert "with native-offload of 154 GiB" in first
+    assert second.startswith("Qwen3-0.6B: a tier can pay")
+    alone, tier = (
+        float(text.split()[0])
+        for text in (first.split("at most ")[1], first.split("tier and ")[1])
+    )
+    assert 0 < alone < tier
+    # At the highest rate that is served nothing is said.
+    fewer = int(60 * alone * 0.9)
+    assert "overloaded" not in "".join(
+        verdict(tmp_path, [fewer], keys=keys, sizes=(90000,), **OPEN)
+    )
+    # A closed loop sends no faster than it is answered.
+    assert "overloaded" not in "".join(verdict(tmp_path, [500], keys=keys))
+
+
+def test_what_a_server_prints_of_its_device_is_believed(tmp_path):
+    line, *_ = verdict(tmp_path, [10], keys={"device_tokens": 50_000})
+    assert "it fits: no tier pays; the load needs 20,880 tokens" in line
+    assert "the device holds 50,000 tokens; from" in line
+    by_model = {"device_tokens": {"Qwen3-0.6B": 9000}}
+    line, *_ = verdict(tmp_path, [10], keys=by_model)
+    assert "a tier can pay" in line
+    assert line.endswith("the device holds 9,000 tokens")
+
+
+def test_the_servers_longest_conversation_is_the_campaigns(tmp_path):
+    server = {**GPU_SERVER, "max_model_len": 40_960}
+    config = campaign(tmp_path, [10], keys={"server": server})
+    cell = config.cells[0]
+    model = config.catalogue.models[cell.model]
+    shorter = model.model_copy(update={"max_model_len": 8192})
+    assert (
+        resolve.served_model(
+            cell.model,
+            shorter,
+            config.catalogue.scenarios[cell.scenario],
+            config.campaign.server,
+        ).max_model_len
+        == 40_960
+    )
+    # Beyond its positions only where arguments say so.
+    server["max_model_len"] = 100_000
+    with pytest.raises(ConfigError, match=r"40960 positions of Qwen3-0\.6B"):
+        campaign(tmp_path, [10], keys={"server": server}).specification(cell)
+    server["args"] = ['--hf-overrides={"rope_scaling": {}}']
+    config = campaign(tmp_path, [10], keys={"server": server})
+    assert config.specification(cell).model.max_model_len == 100_000
+
+
+def test_very_many_blocks_are_followed_in_steps(tmp_path, monkeypatch):
+    load = {"prefix_tokens": 4000, "prefix_count": 4, "turns": 6}
+    config = campaign(tmp_path, [40], **load)
+    specification = config.specification(config.cells[1])
+    exact = curves_of(specification, 40, reported_tokens=40_000)
+    monkeypatch.setattr(cells, "_FEW_BLOCKS", 1000)
+    cells.step_tokens.cache_clear()
+    coarse = curves_of(specification, 40, reported_tokens=40_000)
+    cells.step_tokens.cache_clear()
+    assert len(coarse.device.sizes) < len(exact.device.sizes)
+    for part in (0.5, 0.9):
+        size = exact.tier.size_for(part)
+        assert coarse.tier.size_for(part) == pytest.approx(size, rel=0.02)
+    assert coarse.device.ceiling == pytest.approx(exact.device.ceiling, abs=0.005)

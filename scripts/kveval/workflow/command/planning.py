@@ -107,7 +107,8 @@ def show_curve(context: CampaignContext, *, as_json: bool) -> None:
     table, figure = context.logs / "curve.csv", context.logs / "curve.png"
     with Output.to(context.logs / "curve.log", as_json=as_json) as output:
         words = context.snakemake_words
-        text = CurveText(context.config, StoreIndex.read(STORE), words)
+        store = StoreIndex.read(STORE)
+        text = CurveText(context.config, store, words, output.progress)
         for line in text.lines():
             output.line(line)
         text.write_table(table)

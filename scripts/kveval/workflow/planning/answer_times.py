@@ -9,12 +9,11 @@ from typing import NamedTuple
 
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
-from kveval.curve.cells import assumed_answer_s
+from kveval.curve.cells import assumed_answer_s, mean_prompt_tokens
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
 from kveval.load.reports.reading import read_report
-from kveval.load.workload import Workload
-from kveval.workflow.planning.loading import compute_time
+from kveval.workflow.planning.loading import compute_times
 from kveval.workflow.planning.stored import StoreIndex, facts_of
 
 # Each run's report is read, which takes up to a second.
@@ -50,12 +49,13 @@ def answer_times(
         for cell in cells
         if (times := _measured(config, cell, level, store)) is not None
     }
-    return {cell: _answer_time(config, cell, measured, store) for cell in cells}
+    return {cell: _answer_time(config, cell, level, measured, store) for cell in cells}
 
 
 def _answer_time(
     config: Config,
     cell: Cell,
+    level: int,
     measured: Mapping[Cell, _Measured],
     store: StoreIndex,
 ) -> AnswerTime:
@@ -74,28 +74,20 @@ def _answer_time(
         return AnswerTime(
             times.answer_s, times.answer_s, f"as measured in {other.path}"
         )
-    return _assumed(config, cell, store)
+    return _assumed(config, cell, level, store)
 
 
-def _assumed(config: Config, cell: Cell, store: StoreIndex) -> AnswerTime:
+def _assumed(config: Config, cell: Cell, level: int, store: StoreIndex) -> AnswerTime:
     workload = config.specification(cell).workload
     answer_s = assumed_answer_s(workload)
     text = "assumed: 20 ms a token"
-    known = compute_time(config, cell, store)
+    known = compute_times(config, cell, store)
     if known is None:
         return AnswerTime(answer_s, answer_s, f"{text}, nothing for the prompt")
-    compute, source = known
-    prompt_s = compute.seconds(_mean_prompt_tokens(workload))
+    _, compute, source = known
+    prompt_s = compute.seconds(mean_prompt_tokens(workload, level))
     text = f"{text}, after computing nothing or all of the prompt, {source}"
     return AnswerTime(answer_s, answer_s + prompt_s, text)
-
-
-def _mean_prompt_tokens(workload: Workload) -> int:
-    """Return the mean tokens of a prompt over the turns of a conversation, each of which repeats those before."""
-    turn = workload.prompt_tokens + workload.output_tokens
-    earlier = turn * (workload.turns - 1) // 2
-    begin = workload.prefix_tokens + workload.document_tokens
-    return begin + earlier + workload.prompt_tokens
 
 
 def _measured(

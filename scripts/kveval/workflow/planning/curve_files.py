@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import importlib.util
 import shlex
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,8 +20,11 @@ from kveval.campaign.specification import Specification
 from kveval.configuration.config import Config
 from kveval.curve.cells import (
     NOTHING_POINTS,
+    mean_prompt_tokens,
     needed_sizes,
     order_is_assumed,
+    serving_of,
+    step_tokens,
     worst_order_is_assumed,
 )
 from kveval.host.findings import pluralize
@@ -46,6 +50,8 @@ if TYPE_CHECKING:
     from kveval.workflow.planning.benefits import LevelBenefits, StoredBenefits
 
 _PREDICTING = ("pandas", "scipy")
+# From then on the curves say where they are.
+_SILENT_S = 2.0
 _ALIKE = 0.05
 # The last digit of a share.
 _PRINTED = 0.001
@@ -74,18 +80,31 @@ class CurveRow(NamedTuple):
 class CurveText:
     """The answer of `kveval curve`: its lines, in the order in which they become known, its table and its figure.
 
-    `words`: those that name the campaign in a command line of snakemake.
+    `words`: those that name the campaign in a command line of snakemake; `say`: is told of each level that is computed.
     """
 
-    def __init__(self, config: Config, store: StoreIndex, words: Sequence[str]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        store: StoreIndex,
+        words: Sequence[str],
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.config = config
         self.store = store
         self.words = words
+        self._say = say
 
     @cached_property
     def curves(self) -> Sequence[LevelCurves]:
         """The curves of every model and level."""
-        return [*level_curves(self.config, self.store)]
+        found, began = [], time.monotonic()
+        unit = workloads.level_unit(self.config.workload.definition)
+        for curves in level_curves(self.config, self.store):
+            found.append(curves)
+            if time.monotonic() - began > _SILENT_S:
+                self._say(f"computed: {curves.model}, {curves.level} {unit}")
+        return found
 
     def lines(self) -> Iterator[str]:
         """Yield the answer line by line; the gains, which take seconds, each after the curves of its level."""
@@ -231,6 +250,12 @@ def level_lines(config: Config, curves: LevelCurves) -> Iterator[str]:
     if worst.sampled < 1:
         error = f"standard error {100 * worst.error:.2f} points at most"
         yield f"  from a sample of one block in {1 / worst.sampled:,.0f}: {error}"
+    specification = config.specification(curves.widest_cell)
+    block = serving_of(specification).block
+    step = step_tokens(workload, curves.level, block)
+    if step > block:
+        least = 50 * step / mean_prompt_tokens(workload, curves.level)
+        yield f"  in steps of {step} tokens, as there are very many: shares may be {least:.1f} points too low"
     drawn = draw_error(config, curves)
     if drawn >= _PRINTED / 2:
         spread = f"±{100 * drawn:.1f} points (standard deviation of {DRAWS} draws)"
@@ -348,7 +373,14 @@ def benefit_lines(
         yield f"  {cell.arm:<28} {_predicted(benefit)}{measured}"
     if bought.knee is not None:
         yield from _answer(config, curves, bought, *bought.knee)
-    yield f"  Based on {'; '.join(_grounds(bought.basis, config.specification(tiers[0])))}."
+    grounds = "; ".join(_grounds(bought.basis, config.specification(tiers[0])))
+    yield f"  Based on {grounds}."
+    stored = store.get(config.measurement_id(bought.basis.cell)).places
+    left_out = sorted(stored.keys() - set(bought.basis.runs))
+    if left_out:
+        yield (
+            f"  Not read: {_runs_named(left_out)}, disturbed or more than are simulated; the report has its own."
+        )
 
 
 def _basis_step(
@@ -432,6 +464,13 @@ def _ranged(interval: Interval, form: str) -> str:
     return f"{interval.value:{form}} ({interval.low:{form}} to {interval.high:{form}})"
 
 
+def _runs_named(runs: Sequence[int]) -> str:
+    """Return the numbers of runs in words: run 2; runs 1 and 3."""
+    if len(runs) == 1:
+        return f"run {runs[0]}"
+    return f"runs {', '.join(map(str, runs[:-1]))} and {runs[-1]}"
+
+
 def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
     speed, runs = basis.speed.best, basis.runs
     prompt = round(
@@ -439,10 +478,9 @@ def _grounds(basis: Basis, tier: Specification) -> Iterator[str]:
             [seen.prompt_tokens for levels in basis.levels.values() for seen in levels]
         )
     )
-    named = f"run {runs[0]}" if len(runs) == 1 else f"runs {runs[0]} to {runs[-1]}"
     prefill_tok_s = prompt / speed.prefill_s(0, prompt)
     yield (
-        f"the server's speed in {basis.cell.path}, {named}: {prefill_tok_s:,.0f} tok/s for prompts of {prompt:,},"
+        f"the server's speed in {basis.cell.path}, {_runs_named(runs)}: {prefill_tok_s:,.0f} tok/s for prompts of {prompt:,},"
         f" {1000 * (speed.batch_s + speed.answer_s):.1f} ms per token of a single answer,"
         f" {1000 * speed.request_s:.0f} ms a request before it is scheduled"
     )

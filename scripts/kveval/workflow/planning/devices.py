@@ -41,6 +41,10 @@ def device_size(config: Config, cell: Cell, store: StoreIndex) -> DeviceSize | N
     given = specification.budget.device_tokens
     if given is not None:
         return DeviceSize(given, given, given, "as configured", configured=True)
+    told = config.campaign.device_tokens
+    told = told.get(cell.model) if isinstance(told, dict) else told
+    if told is not None:
+        return DeviceSize(told, told, told, "as device_tokens gives it")
     run = reported_device(specification, store)
     reported = device_tokens(run)
     if run is not None and reported is not None:

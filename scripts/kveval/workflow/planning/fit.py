@@ -14,10 +14,12 @@ from kveval.stacks.tier_layout import needed_size
 from kveval.workflow.planning.curves import LevelCurves
 from kveval.workflow.planning.devices import DeviceSize, first_device
 from kveval.workflow.planning.loading import slower_than_computing
+from kveval.workflow.planning.overload import overload_lines
 from kveval.workflow.planning.stored import StoreIndex
 
 # What holds so much of everything that is repeated is the working set: the rest is what the oldest prompts left.
 _WORKING_PART = 0.99
+_PARTS = (0.5, 0.9)
 _REPORTED = "a server has reported what its device holds"
 
 
@@ -52,6 +54,7 @@ def _model_lines(
     for cell, curves in levels[0].cells.items():
         if cell.cpu_blocks:
             arms.setdefault(curves.device_tokens, []).append(cell)
+    yield from overload_lines(config, levels, store)
     for tokens, cells in arms.items():
         alike = [_with_tiers(curves, cells, tokens) for curves in levels]
         scenarios = ", ".join(dict.fromkeys(cell.scenario for cell in cells))
@@ -138,13 +141,11 @@ def _pays(
         return f"no tier pays, of any size: it adds less than {NOTHING_POINTS:g} points"
     below = [curves for curves in fitting if curves.level < first.level]
     if not below:
-        return f"a tier can pay, at {first.level} {unit} from {sizes}"
+        return f"a tier can pay, at {first.level} {unit}: {sizes}"
     last = max(below, key=lambda curves: curves.level)
     ends = (last.level, _working_set(last)), (first.level, _working_set(first))
     levels = _outgrown_at(*ends, device)
-    return (
-        f"a tier can pay from about {levels} {unit} on, at {first.level} from {sizes}"
-    )
+    return f"a tier can pay from about {levels} {unit} on, at {first.level}: {sizes}"
 
 
 def _working_set(curves: LevelCurves) -> int:
@@ -154,7 +155,7 @@ def _working_set(curves: LevelCurves) -> int:
 
 
 def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
-    """Say from which size of a tier on one adds anything, and which adds all that any can; None if none adds anything.
+    """Say which sizes of a tier add half and 90 % of the most that any adds; None if none adds anything.
 
     Where the device's size is an estimate, these sizes suffice for all of its range.
     """
@@ -168,16 +169,19 @@ def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
     if not sizes:
         return None
     points = max(size.points for size in sizes)
-    adding = min(size.tokens[0] for size in sizes)
-    full = min(size.tokens[1] for size in sizes)
-    first, last = (
-        needed_size(specifications, tokens, curves.level) for tokens in (adding, full)
+    half, most = (
+        needed_size(
+            specifications, min(size.tokens[place] for size in sizes), curves.level
+        )
+        for place in range(len(_PARTS))
     )
-    return f"{first}, and adds up to {points:.1f} points with {last}"
+    return (
+        f"half of the {points:.1f} points that it can add with {half}, 90 % with {most}"
+    )
 
 
 class _SizesOfArm(NamedTuple):
-    """Tokens with which a tier of an arm adds anything, and nearly all that any size adds, and the most that adds."""
+    """Tokens with which a tier of an arm adds _PARTS of the most that any size adds, and that most."""
 
     tokens: tuple[int, int]
     points: float
@@ -193,11 +197,10 @@ def _sizes_of_arm(possible: Sequence[CellCurves]) -> _SizesOfArm | None:
         if curves.tier is None or gain < NOTHING_POINTS:
             continue
         used = curves.usable[0]
-        adding, most = (
-            math.ceil((curves.tier.size_for(part) or 0) / used)
-            for part in (NOTHING_POINTS / gain, _WORKING_PART)
+        half, most = (
+            math.ceil((curves.tier.size_for(part) or 0) / used) for part in _PARTS
         )
-        first, full, points = max(first, adding), max(full, most), max(points, gain)
+        first, full, points = max(first, half), max(full, most), max(points, gain)
     return _SizesOfArm((first, full), points) if points else None
 
 

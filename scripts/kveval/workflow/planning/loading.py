@@ -108,14 +108,14 @@ def loadings(config: Config, model: str, store: StoreIndex) -> dict[str, list[Lo
     return found
 
 
-def compute_time(
+def compute_times(
     config: Config, cell: Cell, store: StoreIndex
-) -> tuple[ComputeTime, str] | None:
-    """Return the most that a cell's server takes to compute a prompt, and what that rests on; None if not known."""
+) -> tuple[ComputeTime, ComputeTime, str] | None:
+    """Return the least and the most that a cell's server takes to compute a prompt, and their source; None if not known."""
     specification = config.specification(cell)
     *_, of_model = store.like(specification.to_json())
     times = _compute(config, specification, _of_one_machine(of_model))
-    return None if times is None else (times.slow, times.source)
+    return None if times is None else (times.fast, times.slow, times.source)
 
 
 def loading_lines(

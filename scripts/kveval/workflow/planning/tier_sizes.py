@@ -19,7 +19,6 @@ from kveval.workflow.planning.stored import StoreIndex
 # Takes about a second; levels with more blocks are left to `kveval curve`.
 MOST_BLOCKS = 1_000_000
 _NAMED = 5
-_KNEE = (0.5, 0.9)
 
 
 def tier_size_lines(config: Config, store: StoreIndex) -> Iterator[str]:
@@ -119,14 +118,13 @@ def _knee(config: Config, curves: LevelCurves) -> str:
     cells = [config.specification(cell) for cell in curves.cells]
     token_bytes = cells[0].model.kv_bytes_per_token
     named = []
-    for _, tokens in needed_sizes(found.tier, _KNEE):
+    for _, tokens in needed_sizes(found.tier):
         held = math.ceil(tokens / found.usable[0])
         count = _rounded(needed_size(cells, held, curves.level).cpu_blocks)
         named.append(str(size_for_tokens(count * BLOCK_TOKENS, token_bytes)))
     sizes = " and ".join(named)
-    parts = " and ".join(f"{100 * part:.0f}" for part in _KNEE)
     of_any = f"{_gain(curves):.1f} points that a tier of any size adds"
-    return f"{sizes} add {parts} % of the {of_any}"
+    return f"{sizes} add 50 and 90 % of the {of_any}"
 
 
 def _rounded(blocks: float) -> int:
