@@ -342,7 +342,7 @@ class RequestLog:
         rows = [entry.values for entry in first if entry.values]
         every = _all_paths(first)
         ends = [path for path in every if is_end(path[-1])][:1]
-        values = {".".join(path): [_at(row, path) for row in rows] for path in every}
+        values = {".".join(path): _column(rows, path) for path in every}
         timed = [row for row in rows if self._value(row, TIME)[0] is not None]
         times = [self._row_time(row, self._paths[TIME]) for row in timed]
         why = why_sums(values, times, [self._row_time(row, ends) for row in timed])
@@ -492,6 +492,10 @@ def _has_answer_ids(first: Sequence[Entry]) -> bool:
         entry.values["id"] for entry in first if entry.values and "id" in entry.values
     ]
     return any(isinstance(one, str) and _ANSWER_ID.match(one) for one in ids)
+
+
+def _column(rows: Iterable[Mapping[str, Any]], path: FieldPath) -> list[Any]:
+    return [_at(row, path) for row in rows]
 
 
 def _at(values: Mapping[str, Any], path: FieldPath) -> Any:

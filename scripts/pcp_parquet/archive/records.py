@@ -190,7 +190,9 @@ def _resync(
 
     The steps of the search grow, so that the time taken is proportional to the distance.
     """
-    room = SMALLEST_BLOCK
+    # No record has a size of 0: a tail that was never written is passed at once, up to the first bytes of a size.
+    zeros = have - start - len(data[start:have].lstrip(b"\0"))
+    room, start = SMALLEST_BLOCK, start + max(0, zeros - _SIZE.size)
     while start < have:
         stop = min(have, start + room)
         # Most damage keeps the distance to the next record a multiple of four bytes.

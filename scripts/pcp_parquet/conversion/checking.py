@@ -49,7 +49,11 @@ class Rhythm:
             seconds = np.diff(times) / 1e9
             usual = seconds[seconds > 0]
             limit = (
-                max(MIN_GAP_SECONDS, GAP_FACTOR * float(np.quantile(usual, 0.9)))
+                # Of few intervals the one below: the longest may be the gap itself.
+                max(
+                    MIN_GAP_SECONDS,
+                    GAP_FACTOR * float(np.quantile(usual, 0.9, method="lower")),
+                )
                 if len(usual)
                 else np.inf
             )

@@ -315,3 +315,32 @@ def test_a_copy_of_an_archive_counts_once(tmp_path: Path) -> None:
     summary = convert(tmp_path / "all", tmp_path / "out.parquet")
     assert pq.read_metadata(tmp_path / "out.parquet").num_rows == 5
     assert [problem.kind for problem in summary.problems] == ["copy"]
+
+
+def test_of_few_records_one_far_away_is_a_gap(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+    writer = Writer(tmp_path, "few")
+    writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
+    for second in (0, 5, 10, 15, 10**9):
+        writer.record(START + second * SECOND, {pmid(60, 0, 1): {NULL: second}})
+    assert main([str(writer.close()), "--check"]) == 0
+    assert "gap: few: nothing recorded for 999999985.000 s" in capsys.readouterr().out
+
+
+def test_zeros_that_were_never_written_are_passed_to_the_next_record(
+    tmp_path: Path,
+) -> None:
+    for gap in range(40, 56, 4):
+        writer = Writer(tmp_path / str(gap), "zeros")
+        writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
+        writer.record(START, {pmid(60, 0, 1): {NULL: 1}})
+        head = len(writer._volumes[0])
+        writer.record(START + SECOND, {pmid(60, 0, 1): {NULL: 2}})
+        base = writer.close()
+        volume = base.with_name("zeros.0")
+        content = volume.read_bytes()
+        volume.write_bytes(content[:head] + bytes(gap) + content[head:])
+        summary = survey(base)
+        assert (summary.rows, summary.damaged) == (2, True)
+        volume.write_bytes(content + bytes(2**24))
+        summary = survey(base)
+        assert (summary.rows, summary.damaged) == (2, True)

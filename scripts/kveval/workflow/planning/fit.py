@@ -169,12 +169,9 @@ def _sizes_that_pay(config: Config, curves: LevelCurves) -> str | None:
     if not sizes:
         return None
     points = max(size.points for size in sizes)
-    half, most = (
-        needed_size(
-            specifications, min(size.tokens[place] for size in sizes), curves.level
-        )
-        for place in range(len(_PARTS))
-    )
+    pairs = [size.tokens for size in sizes]
+    least = [min(tokens) for tokens in zip(*pairs, strict=True)]
+    half, most = (needed_size(specifications, tokens, curves.level) for tokens in least)
     return (
         f"half of the {points:.1f} points that it can add with {half}, 90 % with {most}"
     )
