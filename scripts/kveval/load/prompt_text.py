@@ -1,4 +1,4 @@
-"""What is text in the prompts of a log, as messages of several interfaces have it."""
+"""Text in the prompts of a log, as messages of several interfaces have it."""
 
 import contextlib
 import hashlib

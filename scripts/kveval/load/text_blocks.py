@@ -24,7 +24,7 @@ _ENGLISH_CHARACTERS = 4.0
 
 
 class Guess(StrEnum):
-    """What is taken of parts that cannot be counted: what is likely, or what makes prompts share least or most."""
+    """An assumption of parts that cannot be counted: the likely one, or the one by which prompts share least or most."""
 
     LIKELY = "likely"
     LEAST = "least"
