@@ -89,7 +89,7 @@ class ServerConfig(Strict):
     device_blocks: PositiveInt | None = None
     """size of the device's KV cache in blocks of 16 tokens, for miniatures and CPUs"""
     max_model_len: PositiveInt | None = None
-    """longest conversation in tokens; at most that of the model"""
+    """longest conversation in tokens, that the server is started with; else the model's"""
     tensor_parallel_size: PositiveInt | None = None
     """GPUs of one server, in place of those of the models"""
     max_num_seqs: PositiveInt | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -13,12 +14,14 @@ from pydantic import (
     StrictBool,
     StrictInt,
     StringConstraints,
+    ValidationInfo,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
 from kveval.campaign.geometry import Geometry
+from kveval.campaign.model_config import model_settings
 from kveval.campaign.release import Release, Routing
 from kveval.campaign.types import Environment, Name, VersionText, version_text
 from kveval.campaign.verbatim import (
@@ -106,11 +109,23 @@ class Model(ModelSettings):
     gpu_memory_utilization: Share = Field(
         0.9, description="share of the GPU's memory that vLLM may use"
     )
+    config: Text | None = None
+    """its config.json, a path relative to config/, for the keys above that are not given; read, and not kept"""
     extends: Name | None = None
     """another model, from which every key that is not given here is taken"""
     extra_args: tuple[Text, ...] = Field(
         (), description="more arguments of the server for this model"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_config(cls, values: Any, info: ValidationInfo) -> Any:
+        """Take what `config` gives, the path of a config.json, where the entry does not give it itself."""
+        if not isinstance(values, dict) or not isinstance(values.get("config"), str):
+            return values
+        own = {name: value for name, value in values.items() if name != "config"}
+        folder = (info.context or {}).get("folder", ".")
+        return {**model_settings(Path(folder, values["config"])), **own}
 
     @model_validator(mode="after")
     def _parallel(self) -> Self:

@@ -235,6 +235,12 @@ def _no_baseline(
     return None
 
 
+def _no_entry(kind: str, name: str) -> str:
+    """Return what to say of a name that is no entry, with how a model becomes one."""
+    how = f"; with its config.json it is one: models: {{{name}: {{config: FILE}}}}"
+    return f"there is no {name!r}{how if kind == 'models' else ''}"
+
+
 def check_names(
     campaign: Mapping[str, Any], place: str, known: Mapping[str, set[str]]
 ) -> list[ConfigProblem]:
@@ -243,7 +249,7 @@ def check_names(
     `known` lacks the kinds that could not be read. Values that are not text are left to the validation of types.
     """
     return [
-        unknown_name(place, key, name, known[kind])
+        unknown_name(place, key, name, known[kind], _no_entry(kind, name))
         for key, name, kind in _names_used(campaign)
         if isinstance(name, str) and kind in known and name not in known[kind]
     ]

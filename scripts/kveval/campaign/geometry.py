@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, StrictBool, model_validator
 
-from kveval.host.values import PositiveInt, Strict
+from kveval.host.values import PositiveInt, Strict, Text
 
 
 def _is_absent(value: Any) -> bool:
@@ -61,14 +61,7 @@ class Geometry(Strict):
     A key that is left out is left out of its JSON as well, so that the ids of models without it do not change.
     """
 
-    architecture: Literal[
-        "Qwen3ForCausalLM",
-        "LlamaForCausalLM",
-        "Gemma3ForCausalLM",
-        "GptOssForCausalLM",
-        "Qwen3NextForCausalLM",
-        "DeepseekV2ForCausalLM",
-    ] = Field(description="architecture, as in config.json")
+    architecture: Text = Field(description="architecture, as in config.json")
     layers: PositiveInt = Field(description="number of layers")
     kv_heads: PositiveInt
     """number of key and value heads; with grouped-query attention fewer than attention_heads"""

@@ -99,7 +99,7 @@ def test_a_model_takes_one_gpu_unless_its_weights_need_more():
     models = campaign("smoke").catalogue.models
     assert {
         name for name, model in models.items() if model.tensor_parallel_size != 1
-    } == {"Qwen3-32B", "Qwen3-Next-80B-A3B"}
+    } == {"Qwen3-32B", "Qwen3-Next-80B-A3B", "Llama-3.1-70B", "Qwen2.5-32B"}
 
 
 def test_the_levels_of_february_are_the_published_ones():
