@@ -449,3 +449,18 @@ def test_a_mistake_is_no_verdict(folder: Path, words: tuple[str, ...]) -> None:
     done = kveval(*words)
     assert done.exit_code == 128
     assert "Traceback" not in done.stderr
+
+
+def test_a_curve_is_of_the_model_whose_config_is_given(folder: Path) -> None:
+    shape = {
+        "architectures": ["FancyForCausalLM"], "num_hidden_layers": 4, "num_attention_heads": 8,
+        "num_key_value_heads": 2, "hidden_size": 512, "vocab_size": 1000, "max_position_embeddings": 40960,
+    }  # fmt: skip
+    Path("mine").mkdir()
+    Path("mine/config.json").write_text(json.dumps(shape))
+    campaign = ["config/campaigns/agents-with-tools.yaml", "--model-config"]
+    done = kveval("curve", *campaign, "mine/config.json")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("mine: it fits: no tier pays")
+    nowhere = kveval("curve", *campaign, "nowhere.json")
+    assert (nowhere.exit_code, "nowhere.json: cannot be read" in nowhere.stderr) == (2, True)  # fmt: skip

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from kveval.campaign.inheritance import read_campaign
 from kveval.campaign.problems import ConfigError
 from kveval.host import hardware
 from kveval.host.errors import Failure
 from kveval.workflow.command.campaign import STORE, CampaignContext
+from kveval.workflow.command.checkout import Checkout
 from kveval.workflow.command.output import Output
 from kveval.workflow.planning.curve_files import CurveText
 from kveval.workflow.planning.host_room import known_room, room_problems
@@ -100,6 +105,24 @@ def _read_elsewhere(context: CampaignContext) -> str:
     except WorkflowError as error:
         raise NothingToRead(str(error)) from None
     return external_runs_summary(runs)
+
+
+def changes_for_model(campaign: Path | None, model_config: Path) -> list[str]:
+    """Return the changes of a campaign, the default one if None, by which all of its models are that of a config.json."""
+    near = Checkout.from_folders(Path.cwd()).relative()
+    source, problems = read_campaign(campaign or near.default_campaign)
+    if problems:
+        raise ConfigError(problems)
+    file = model_config.absolute()
+    named = file.parent.name if file.stem == "config" else file.stem
+    name = re.sub("[^A-Za-z0-9.-]+", "-", named).strip("-.") or "model"
+    entries = []
+    for entry in source.raw.get("matrix") or ():
+        changed = {**entry, "models": [name]} if isinstance(entry, dict) else entry
+        if changed not in entries:
+            entries.append(changed)
+    models = {name: {"config": str(file)}}
+    return [f"models={json.dumps(models)}", f"matrix={json.dumps(entries)}"]
 
 
 def show_curve(context: CampaignContext, *, as_json: bool) -> None:
