@@ -133,7 +133,7 @@ def _specified(specification: Mapping[str, Any]) -> dict[str, str]:
     record = dict(_of_keys(specification))
     if not argv and not env:
         return record | {NO_ARGUMENTS: "true"}
-    given = server.settings.of(argv, env)
+    given = server.settings.of(argv, env, server.arm_flags)
     if server.settings.resizing & server.settings.arguments(argv).keys():
         record[RESIZES_DEVICE] = "true"
     record |= given
@@ -182,7 +182,11 @@ def _versions(run: Run) -> dict[str, str]:
     for program, version in run.software.items():
         if server is not None and program == server.name:
             continue
-        kind = "arm" if program in beside or program == "lmcache" else "versions"
+        kind = "versions"
+        if program in beside or program == "lmcache":
+            kind = "arm"
+        elif program in ("kveval", "pcp"):
+            kind = "unrelated"
         record[f"{kind}/{program}"] = str(version)
     return record
 

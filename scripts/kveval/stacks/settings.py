@@ -33,12 +33,17 @@ class ServerSettings:
     resizing: frozenset[str] = frozenset()
     connectors: Mapping[str, Collection[str]] = field(default_factory=dict)
 
-    def of(self, argv: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
-        """Return the settings of a server as `kind/name` -> value, defaults included."""
-        given = {**self.defaults, **self.arguments(argv)}
+    def of(
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        arm_flags: Collection[str] = (),
+    ) -> dict[str, str]:
+        """Return the settings of a server as `kind/name` -> value, defaults included; `arm_flags` belong to arms."""
+        kinds = {**self.kinds, **dict.fromkeys(arm_flags, "arm")}
         settings = {
-            f"{self.kinds.get(name, SETTING)}/{name}": canonical(value)
-            for name, value in given.items()
+            f"{kinds.get(name, SETTING)}/{name}": canonical(value)
+            for name, value in {**self.defaults, **self.arguments(argv)}.items()
         }
         for name, value in env.items():
             own = name.startswith(self.arm_variables) if self.arm_variables else False

@@ -66,10 +66,6 @@ _KINDS = {
         *("VLLM_API_KEY", "VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "PYTHONUNBUFFERED"),
     ),
     "arm": (
-        "--kv-transfer-config",
-        "--kv-offloading-size",
-        "--kv-offloading-backend",
-        "--kv-events-config",
         # An index hashes blocks as the server does.
         "--prefix-caching-hash-algo",
         # Connectors that know no layers of several kinds need it.

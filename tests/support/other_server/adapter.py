@@ -15,6 +15,7 @@ from kveval.campaign.specification import ServedModel
 from kveval.host.logs import LogForm
 from kveval.stacks.arms import ArmArguments, Platform
 from kveval.stacks.model_server import Arm, ModelServer
+from kveval.stacks.settings import ServerSettings
 from kveval.stacks.talk import Ask
 
 
@@ -47,7 +48,7 @@ class Toy(ModelServer):
     }
     arms: ClassVar[dict[str, Arm]] = {"none": no_tier, "native": own_tier}
     arm_flags = frozenset({"--tier-bytes"})
-    flags_per_start = frozenset({"--listen"})
+    settings = ServerSettings(kinds={"--listen": "unrelated"})
     health_path = "/healthz"
     model_path = "/about"
     metrics_path = "/stats"

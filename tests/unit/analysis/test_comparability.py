@@ -26,6 +26,7 @@ from kveval.analysis.statistics.findings import ground_codes, read_findings
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.configuration.loading import load_config
+from kveval.stacks.vllm import VLLM
 from kveval.stacks.vllm_settings import SETTINGS
 
 ARM, BASELINE = "native-offload", "no-offload"
@@ -228,7 +229,8 @@ def deployed_settings(arm: str) -> dict[str, str]:
     )
     server = next(servers)
     variables = {entry["name"]: str(entry.get("value", "")) for entry in server["env"]}
-    return SETTINGS.of([*server["command"], *server["args"]], variables)
+    words = [*server["command"], *server["args"]]
+    return SETTINGS.of(words, variables, VLLM.arm_flags)
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,8 @@ RULES: Mapping[str, Rule] = {
     "arm": Rule("sound", "what is the arm's own", "it is what is compared"),
     "unrelated": Rule(
         "sound",
-        "addresses, names, logs, folders",
-        "it changes nothing that is computed",
+        "addresses, names, logs, folders, versions of PCP and of this program",
+        "it changes nothing that is computed; how runs are measured is in `measurement/protocol`",
     ),
     "device_cache": Rule(
         "refuses",
@@ -84,8 +84,6 @@ EXEMPT: Mapping[str, str] = {
     "load/seed": "each run draws its own prompts",
     "load/title": "words",
     "load/sweep_size": "runs are compared at one level",
-    "versions/kveval": "how it measures is in the measurement's protocol",
-    "versions/pcp": "it records beside the load",
     **dict.fromkeys(
         (
             *("load/prompt_tokens", "load/output_tokens", "load/prompt_spread"),
