@@ -180,6 +180,7 @@ def finish(folder, config, recording):
             run.parent / "requests.parquet"
         )
         (run / "pcp.parquet").hardlink_to(recording)
+        (run / "conditions.json").write_text("{}")
         levels.to_csv(results / cell.path / "levels.csv", index=False)
         peaks = rows_of(measured.peaks, cell)
         peaks.to_csv(results / cell.path / "peak.csv", index=False)

@@ -78,11 +78,12 @@ class ConditionsError(FileFailure):
 def conditions_of(run: Run) -> dict[str, str]:
     """Return the conditions of a run."""
     specification = run.specification
-    argv = run.server.get("argv") or ()
-    if not any(word.startswith("--") for word in argv):
-        # Nothing was recorded, or a shell's command line.
-        argv = specification.get("argv") or argv
-    env = run.server.get("env") or specification.get("env") or {}
+    ran = run.server.get("argv") or ()
+    # The command stands before the first argument.
+    begin = next((place for place, word in enumerate(ran) if word[:1] == "-"), len(ran))
+    # What ran counts where it says something else than what was asked for.
+    argv = [*(specification.get("argv") or ()), *ran[begin:]]
+    env = {**(specification.get("env") or {}), **(run.server.get("env") or {})}
     record = {
         **_specified({**specification, "argv": argv, "env": env}),
         **_versions(run),

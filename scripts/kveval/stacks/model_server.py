@@ -75,8 +75,8 @@ class ModelServer(RunningServer):
     Attributes:
         arms: what an arm adds, by kind of arm.
         arm_flags: flags that belong to arms, so that nobody else may give them.
-        settings: what its arguments and variables set, for comparisons of two servers; those whose values differ from
-            start to start are `unrelated`.
+        flags_per_start: flags whose values differ from start to start.
+        settings: what its arguments and variables set, for comparisons of two servers.
         invented_counters: names that circulate as its counters, but that no version has.
         log_form: how its log reports why it died.
         plugins: folder of modules that its process imports, None for none.
@@ -84,6 +84,7 @@ class ModelServer(RunningServer):
 
     arms: ClassVar[Mapping[str, Arm]]
     arm_flags: ClassVar[frozenset[str]] = frozenset()
+    flags_per_start: ClassVar[frozenset[str]] = frozenset()
     settings: ClassVar[ServerSettings] = ServerSettings()
     invented_counters: ClassVar[frozenset[str]] = frozenset()
     log_form: ClassVar[LogForm] = PLAIN

@@ -79,6 +79,7 @@ class Vllm(ModelServer):
             "--kv-events-config",
         }
     )
+    flags_per_start = frozenset({"--port"})
     settings = SETTINGS
     # They circulate in articles.
     invented_counters = frozenset(

@@ -48,6 +48,7 @@ class Toy(ModelServer):
     }
     arms: ClassVar[dict[str, Arm]] = {"none": no_tier, "native": own_tier}
     arm_flags = frozenset({"--tier-bytes"})
+    flags_per_start = frozenset({"--listen"})
     settings = ServerSettings(kinds={"--listen": "unrelated"})
     health_path = "/healthz"
     model_path = "/about"

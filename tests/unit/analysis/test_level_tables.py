@@ -420,9 +420,9 @@ def test_what_ran_and_of_which_build_are_told_apart(
         return only(run_tables(place)[0])
 
     plain, patched, other = (
-        row(None, ["--a"]),
-        row("checkout-1a2b", ["--a"]),
-        row("checkout-1a2b", ["--b"]),
+        row(None, ["a"]),
+        row("checkout-1a2b", ["a"]),
+        row("checkout-1a2b", ["b"]),
     )
     assert len({found["configuration"] for found in (plain, patched, other)}) == 3
     assert plain["arm_settings"] == patched["arm_settings"] != other["arm_settings"]
@@ -431,7 +431,7 @@ def test_what_ran_and_of_which_build_are_told_apart(
         "0.32.0 checkout-1a2b",
     )
     assert row(None, [])["arm_settings"] == ""
-    release = row(None, ["--a"], build={"kind": "release", "key": "lmcache-0.5.5"})
+    release = row(None, ["a"], build={"kind": "release", "key": "lmcache-0.5.5"})
     assert release["server_build"] == "0.32.0 lmcache-0.5.5"
 
 

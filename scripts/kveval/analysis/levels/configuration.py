@@ -5,21 +5,33 @@ Two cells with the same hash are replicates, whatever their names.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kveval.analysis.conditions import NO_ARGUMENTS, Conditions, conditions_of
 from kveval.campaign.builds import BESIDE
 from kveval.host.hashing import content_hash
 from kveval.load import levels as workloads
 from kveval.load.reports import LevelReport
 from kveval.load.workload import Pause, Workload, workload_of
-from kveval.stacks.registry import server_version
+from kveval.stacks.registry import SERVERS, server_version
 from kveval.store.run_file import IMPORTED, Run
 
-# Kinds of conditions that say nothing of what a server was, and those of its build and machine.
-_UNRELATED, _OF_BUILD = ("unrelated", "machine"), ("versions",)
+# The fields of a specification that say what ran; the cell's name and its declared size do not.
+_FACTS = (
+    "engine",
+    "weights",
+    "model",
+    "versions",
+    "build",
+    "block_size",
+    "companions",
+    "workload",
+    "reset_caches",
+)
+# The facts that identify the build only.
+_OF_BUILD = ("versions", "build", "source", "images")
 
 # Column after "gpu_" -> what run.json calls it.
 _GPU_CONDITIONS = {
@@ -30,34 +42,39 @@ _GPU_CONDITIONS = {
 
 
 def effective_configuration(run: Run) -> str:
-    """Return 12 hex digits of the SHA-256 of what ran: the run's conditions, the server's build, the hardware.
+    """Return 12 hex digits of the SHA-256 of what ran: arguments, environment, images, versions, model, workload.
 
     The CPU tier is part of it through arguments and environment; for a run that records neither, through its budget.
     """
-    record = conditions_of(run)
-    facts = _of_other_kinds(record, _UNRELATED)
-    facts |= {"build": server_build(run), "hardware": run.hardware.get("fingerprint")}
-    if NO_ARGUMENTS in record:
-        facts["budget"] = run.budget.get("tier_bytes")
-    return content_hash(facts, 12, spaced=True)
+    return content_hash(_what_ran(run), 12, spaced=True)
 
 
 def arm_settings(run: Run) -> str:
     """Return 12 hex digits, equal for runs that differ in nothing but the build; "" if the run has no arguments."""
-    record = conditions_of(run)
-    if NO_ARGUMENTS in record:
-        return ""
-    facts = _of_other_kinds(record, (*_UNRELATED, *_OF_BUILD))
-    facts["hardware"] = run.hardware.get("fingerprint")
-    return content_hash(facts, 12, spaced=True)
+    facts = _what_ran(run)
+    settings = {name: value for name, value in facts.items() if name not in _OF_BUILD}
+    return (
+        content_hash(settings, 12, spaced=True) if facts["argv"] or facts["env"] else ""
+    )
 
 
-def _of_other_kinds(record: Conditions, kinds: Collection[str]) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in record.items()
-        if name.split("/", 1)[0] not in kinds
+def _what_ran(run: Run) -> dict[str, Any]:
+    specification = run.specification
+    argv = specification.get("argv") or run.server.get("argv") or ()
+    env = specification.get("env") or run.server.get("env") or {}
+    facts: dict[str, Any] = {
+        **{name: specification.get(name) for name in _FACTS},
+        "argv": _without_start_flags(argv),
+        "env": dict(env),
+        "images": run.server.get("images") or specification.get("images"),
+        "hardware": run.hardware.get("fingerprint"),
     }
+    if not argv and not env:
+        facts["budget"] = run.budget.get("tier_bytes")
+    for name in ("source", "load_from_tier"):
+        if name in specification:
+            facts[name] = specification[name]
+    return facts
 
 
 def machine(run: Run) -> str:
@@ -169,3 +186,24 @@ def _mean(values: Sequence[float | None]) -> float:
     """The mean of the values that are known, NaN without any."""
     known = [value for value in values if value is not None]
     return float(sum(known)) / len(known) if known else math.nan
+
+
+def _without_start_flags(argv: Sequence[str]) -> list[str]:
+    """Return the arguments without those that differ from start to start; JSON values with their keys sorted."""
+    per_start = {flag for server in SERVERS.values() for flag in server.flags_per_start}
+    kept: list[str] = []
+    skip = False
+    for argument in argv:
+        if not skip and argument not in per_start:
+            kept.append(_canonical(argument))
+        skip = argument in per_start
+    return kept
+
+
+def _canonical(argument: str) -> str:
+    if not argument.startswith("{"):
+        return argument
+    try:
+        return json.dumps(json.loads(argument), sort_keys=True)
+    except ValueError:
+        return argument
