@@ -15,19 +15,19 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kveval.analysis.cells import THROUGHPUT  # noqa: E402
-from kveval.analysis.estimators.intervals import (  # noqa: E402
+from kveval.analysis.cells import THROUGHPUT
+from kveval.analysis.estimators.intervals import (
     Contrast,
     contrasts,
     holm,
 )
-from kveval.analysis.estimators.spreads import Array, residuals  # noqa: E402
-from kveval.analysis.levels.noise import state_bound  # noqa: E402
-from kveval.analysis.statistics.sides import Rows, Sides  # noqa: E402
-from kveval.analysis.statistics.uncertainty import (  # noqa: E402
+from kveval.analysis.estimators.spreads import Array, residuals
+from kveval.analysis.levels.noise import state_bound
+from kveval.analysis.statistics.sides import Rows, Sides
+from kveval.analysis.statistics.uncertainty import (
     unsteady_refusals,
     widen_by_noise,
 )

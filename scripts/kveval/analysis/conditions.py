@@ -27,7 +27,7 @@ CONDITIONS_COLUMN = "conditions"
 CONDITIONS = "conditions.json"
 """Name of the file with the conditions of a run, beside its recording as a table."""
 NO_ARGUMENTS = "unknown/arguments"
-"""In the conditions of a server whose arguments and environment nobody recorded."""
+"""In the conditions of a server whose arguments nobody recorded."""
 NO_CONNECTOR_OF_ARM = "unexpected/connector"
 """The connector that ran, where it is not one of the kind of arm that the run is called after."""
 RESIZES_DEVICE = "arm/resizes the device's cache"
@@ -56,6 +56,7 @@ _KINDS = {
     "model/tensor_parallel_size": "ranks",
     "model/served_name": "unrelated",
     "model/name": "served",
+    "model/max_model_len": "setting",
     "deployment/replicas": "ranks",
     "deployment/gpus": "ranks",
     **{
@@ -132,9 +133,11 @@ def _specified(specification: Mapping[str, Any]) -> dict[str, str]:
     argv, env = specification.get("argv") or (), specification.get("env") or {}
     server = find_server(specification.get("versions", {})) or IMPORTED_SERVER
     record = dict(_of_keys(specification))
-    if not argv and not env:
-        return record | {NO_ARGUMENTS: "true"}
     given = server.settings.of(argv, env, server.arm_flags)
+    if not argv:
+        # Defaults are those of a server whose arguments are known.
+        recorded = {key: given[key] for key in given if "/-" not in key}
+        return {**record, **recorded, NO_ARGUMENTS: "true"}
     if server.settings.resizing & server.settings.arguments(argv).keys():
         record[RESIZES_DEVICE] = "true"
     record |= given

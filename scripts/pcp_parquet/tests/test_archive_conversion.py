@@ -317,7 +317,9 @@ def test_a_copy_of_an_archive_counts_once(tmp_path: Path) -> None:
     assert [problem.kind for problem in summary.problems] == ["copy"]
 
 
-def test_of_few_records_one_far_away_is_a_gap(tmp_path: Path, capsys) -> None:  # type: ignore[no-untyped-def]
+def test_of_few_records_one_far_away_is_a_gap(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     writer = Writer(tmp_path, "few")
     writer.metric(Metric(pmid(60, 0, 1), ("a.b",), U32))
     for second in (0, 5, 10, 15, 10**9):

@@ -111,6 +111,12 @@ def test_every_condition_that_differs_is_named_or_exempt(key: str) -> None:
         ({"unrelated/--port": "1"}, {"unrelated/--port": "2"}, "same_settings"),
         ({"machine/driver": "550"}, {}, "same_settings"),
         ({NO_ARGUMENTS: "true"}, {"setting/--async": "true"}, "settings_unknown"),
+        ({NO_ARGUMENTS: "true"}, {"batch/--max-num-seqs": "2"}, "settings_unknown"),
+        (
+            {NO_ARGUMENTS: "true", "variable/VLLM_USE_V1": "1"},
+            {"variable/VLLM_USE_V1": "0"},
+            "other_settings",
+        ),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -262,6 +268,11 @@ def test_differences_are_the_same_whichever_side_is_the_arm(
     }
     assert there == back
     assert not [*differences_between(arm, arm)] or NO_ARGUMENTS in arm
+
+
+def test_arguments_that_nobody_recorded_are_no_defaults() -> None:
+    record = planned_conditions({"argv": [], "env": {"VLLM_USE_V1": "1"}})
+    assert record == {"variable/VLLM_USE_V1": "1", NO_ARGUMENTS: "true"}
 
 
 def test_conditions_are_read_as_they_were_written() -> None:

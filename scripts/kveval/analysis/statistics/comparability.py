@@ -172,10 +172,9 @@ def differences_between(arm: Conditions, reference: Conditions) -> Iterator[Diff
             continue
         if name in own or key in EXEMPT or key.partition(".")[0] in EXEMPT:
             continue
-        given = _is_given(name)
-        if (unrecorded and given) or (
-            not given and not (key in arm and key in reference)
-        ):
+        # What is not given is absent, unless nobody recorded it; other conditions are not known where they are absent.
+        told_by_absence = _is_given(name) and not unrecorded
+        if not told_by_absence and not (key in arm and key in reference):
             continue
         ours, theirs = arm.get(key, _ABSENT), reference.get(key, _ABSENT)
         if ours != theirs:
@@ -183,7 +182,7 @@ def differences_between(arm: Conditions, reference: Conditions) -> Iterator[Diff
 
 
 def _is_given(name: str) -> bool:
-    """Whether a condition is an argument or a variable, which is not given where it is absent; others are not known."""
+    """Whether a condition is an argument or a variable, which is not given where it is absent."""
     return name.startswith("-") or name.isupper()
 
 
