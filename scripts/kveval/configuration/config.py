@@ -24,7 +24,7 @@ from kveval.campaign.specification import (
 )
 from kveval.configuration.resolve import resolve_cell, served_model
 from kveval.configuration.warnings import warnings_of
-from kveval.host.findings import Finding
+from kveval.host.findings import Remark
 from kveval.host.hashing import content_hash
 from kveval.load.workload import Workload
 from kveval.stacks.registry import server_of
@@ -290,7 +290,7 @@ class Config:
         }
 
     @cached_property
-    def warnings(self) -> tuple[Finding, ...]:
+    def warnings(self) -> tuple[Remark, ...]:
         """Warnings of cells that can be measured but will not show what they seem to."""
         if self.sheet is not None or self.compared:
             return ()

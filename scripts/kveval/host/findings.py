@@ -4,6 +4,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from string import Formatter
 from typing import Any, Literal
 
 Level = Literal["ok", "warning", "error"]
@@ -23,6 +24,50 @@ class Finding:
     code: str
     severity: str
     facts: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+
+class _Template(Formatter):
+    """Templates of `str.format`, whose fields may be lists: joined by their format, else by commas."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        """Return a value as text."""
+        if isinstance(value, list | tuple):
+            return (format_spec or ", ").join(map(str, value))
+        return str(super().format_field(value, format_spec))
+
+
+_TEMPLATE = _Template()
+
+
+def fill(template: str, facts: Mapping[str, Any]) -> str:
+    """Return a template of `str.format` with facts in it; a list's format is what stands between its values."""
+    return _TEMPLATE.vformat(template, (), facts)
+
+
+@dataclass(frozen=True)
+class Remark(Finding):
+    """A finding with its words.
+
+    Attributes:
+        words: a constant template for `fill`. What comes from outside is a fact, and not in it.
+        remedy: likewise what is to be changed, "" for nothing.
+    """
+
+    words: str = ""
+    remedy: str = ""
+
+    @property
+    def what(self) -> str:
+        """The words with the facts in them."""
+        return fill(self.words, self.facts)
+
+    @property
+    def fix(self) -> str:
+        """The remedy in words, "" for none."""
+        return fill(self.remedy, self.facts)
+
+    def __str__(self) -> str:
+        return "; ".join(filter(None, (self.what, self.fix)))
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import msgspec
 import zstandard
 
 from kveval.host.files import is_lfs_pointer
-from kveval.host.findings import Finding
-from kveval.importing.sentences import remark
+from kveval.host.findings import Remark
+from kveval.importing.remarks import remark
 from kveval.importing.settings import CONFIG_NAME
 from kveval.load.reports import LevelReport, LoadReport
 from kveval.load.reports.data import SyntheticData
@@ -56,16 +56,28 @@ class ReportSummary(msgspec.Struct, frozen=True):
         return cls(report.guidellm_version, levels)
 
     @property
-    def remarks(self) -> list[Finding]:
+    def remarks(self) -> list[Remark]:
         """Remarks on its numbers."""
         if self.guidellm != VLLM_BENCH:
             return []
         turns = [
-            remark("conversations", turns=level.turns, streams=level.streams or "?")
+            remark(
+                "conversations",
+                "conversations of {turns} turns, {streams} at once",
+                turns=level.turns,
+                streams=level.streams or "?",
+            )
             for level in self.levels
             if level.turns
         ]
-        return [remark("no_zone", program=VLLM_BENCH), *turns]
+        return [
+            remark(
+                "no_zone",
+                "{program} writes its date without a zone, to the second: it is read as UTC",
+                program=VLLM_BENCH,
+            ),
+            *turns,
+        ]
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
@@ -77,13 +89,13 @@ class ServerFacts(msgspec.Struct, frozen=True):
     settings: str = ""
     vllm: str | None = None
     device_tokens: int | None = None
-    remarks: Sequence[Finding] = ()
+    remarks: Sequence[Remark] = ()
 
 
 def read_server_facts(files: Sequence[Path]) -> ServerFacts:
     """Read benchmark-config.txt and start-up logs. Never raises for what is in them, or that they cannot be read."""
     settings = ""
-    remarks: list[Finding] = []
+    remarks: list[Remark] = []
     release, tokens = None, None
     for path in files:
         try:
@@ -92,10 +104,23 @@ def read_server_facts(files: Sequence[Path]) -> ServerFacts:
                 continue
             head = _log_head(path)
         except (OSError, zstandard.ZstdError) as error:
-            remarks.append(remark("file_unreadable", file=path.name, error=str(error)))
+            remarks.append(
+                remark(
+                    "file_unreadable",
+                    "{file} cannot be read ({error})",
+                    file=path.name,
+                    error=str(error),
+                )
+            )
             continue
         if is_lfs_pointer(head):
-            remarks.append(remark("lfs_pointer", file=path.name))
+            remarks.append(
+                remark(
+                    "lfs_pointer",
+                    "{file}: a Git LFS pointer, not the file: git lfs pull",
+                    file=path.name,
+                )
+            )
         if release is None and tokens is None:
             text = head.decode(errors="replace")
             release = IMPORTED_SERVER.release_in_log(text)

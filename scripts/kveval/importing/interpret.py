@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kveval.campaign.catalogue import Catalogue, Model, Scenario
-from kveval.host.findings import Finding
+from kveval.host.findings import Remark
 from kveval.importing import october_2025
 from kveval.importing.facts import (
     LevelFacts,
@@ -31,7 +31,7 @@ from kveval.importing.forms import (
     parse_october,
 )
 from kveval.importing.october_2025 import PublishedRow
-from kveval.importing.sentences import remark
+from kveval.importing.remarks import remark
 from kveval.importing.settings import (
     ServedSettings,
     Tier,
@@ -79,7 +79,7 @@ class Result:
     cpu_blocks: int | None = None
     tensor_parallel_size: int | None = None
     levels: tuple[FoundLevel, ...] = ()
-    remarks: tuple[Finding, ...] = ()
+    remarks: tuple[Remark, ...] = ()
     published: PublishedRow | None = None
 
     @property
@@ -129,7 +129,14 @@ def interpret(root: Path, files: ResultFiles, catalogue: Catalogue) -> Result:
         server=server,
         settings=settings,
         problem=problem,
-        remarks=() if declared else (remark("no_form"),),
+        remarks=()
+        if declared
+        else (
+            remark(
+                "no_form",
+                "its name has no documented form, so nothing is taken from it",
+            ),
+        ),
     )
     if report is None:
         return _placed(result, catalogue)
@@ -157,7 +164,7 @@ def interpret(root: Path, files: ResultFiles, catalogue: Catalogue) -> Result:
 
 def _report(
     root: Path, files: ResultFiles
-) -> tuple[str, LoadReport | None, str, Sequence[Finding]]:
+) -> tuple[str, LoadReport | None, str, Sequence[Remark]]:
     """Return the report that is read, and it; or None and why; and remarks on the others. Raises NoReport."""
     if not files.reports:
         problem = "there is no report: GuideLLM writes it at its end"
@@ -171,9 +178,18 @@ def _report(
                 raise NoReport(str(error)) from error
             errors.append(str(error))
             continue
-        remarks = [remark("report_unusable", error=error) for error in errors]
+        remarks = [
+            remark("report_unusable", "{error}", error=error) for error in errors
+        ]
         for other in files.reports[number + 1 :]:
-            remarks.append(remark("report_left_out", report=other, used=path))
+            remarks.append(
+                remark(
+                    "report_left_out",
+                    "{report} is left out: {used} was read",
+                    report=other,
+                    used=path,
+                )
+            )
         return path, report, "", remarks
     return files.reports[0], None, "; ".join(errors), ()
 
@@ -215,7 +231,7 @@ def _placed(result: Result, catalogue: Catalogue) -> Result:
 
 def _scenario(
     result: Result, catalogue: Catalogue
-) -> tuple[str | None, tuple[Finding, ...]]:
+) -> tuple[str | None, tuple[Remark, ...]]:
     arm = result.declared.arm_under_pressure
     if arm is None:
         return None, ()
@@ -223,12 +239,14 @@ def _scenario(
         return october_2025.SCENARIOS[arm], ()
     if arm in catalogue.scenarios:
         return arm, ()
-    return None, (remark("unknown_arm", arm=arm),)
+    return None, (
+        remark("unknown_arm", "the arm {arm!r} is not in scenarios.yaml", arm=arm),
+    )
 
 
 def _model(
     result: Result, catalogue: Catalogue
-) -> tuple[str | None, tuple[Finding, ...]]:
+) -> tuple[str | None, tuple[Remark, ...]]:
     """Return the model that ran, and a remark if the name says another.
 
     Models are compared by the last part of their ids: a server that was given a folder reports that.
@@ -245,20 +263,44 @@ def _model(
     ):
         return named, ()
     if not ran:
-        unknown = remark("model_untold")
+        unknown = remark("model_untold", "nothing says which model ran")
         if named is not None:
-            unknown = remark("unknown_model", model=named)
+            unknown = remark(
+                "unknown_model",
+                "the model {model!r} is not in models.yaml",
+                model=named,
+            )
         return None, (unknown,)
     if len(ran) > 1:
-        return None, (remark("several_models", models=ran),)
+        return None, (
+            remark(
+                "several_models",
+                "arguments and report name several models: {models}",
+                models=ran,
+            ),
+        )
     names = [
         name for name, model in catalogue.models.items() if _tail(model.hf_id) == ran[0]
     ]
     if len(names) != 1:
-        return None, (remark("unlisted_model", model=ran[0], entries=names),)
+        return None, (
+            remark(
+                "unlisted_model",
+                "the model that ran, {model}, is {entries: and }",
+                model=ran[0],
+                entries=names or ["not in models.yaml"],
+            ),
+        )
     if named is None:
         return names[0], ()
-    return names[0], (remark("other_model", declared=named, effective=ran[0]),)
+    return names[0], (
+        remark(
+            "other_model",
+            "the name says {declared}, {effective} ran",
+            declared=named,
+            effective=ran[0],
+        ),
+    )
 
 
 def _tail(model: str) -> str:
@@ -307,50 +349,80 @@ def _blocks(
     declared: Declared,
     catalogue: Catalogue,
     scenario: str,
-) -> tuple[int | None, tuple[Finding, ...]]:
+) -> tuple[int | None, tuple[Remark, ...]]:
     """Return the size of the CPU tier that ran, and remarks on it; None where nothing says it."""
     has_tier = catalogue.scenarios[scenario].cpu_tier
     if tier is not None:
         return _sized(tier, declared.cpu_blocks, has_tier=has_tier)
     if settings.args is not None and not connectors(settings):
-        return 0, (remark("no_connector"),) if has_tier else ()
+        return 0, (
+            remark(
+                "no_connector",
+                "no KV connector among the arguments: it ran without a CPU tier",
+            ),
+        ) if has_tier else ()
     if not has_tier:
         return 0, ()
     if declared.cpu_blocks is None:
-        return None, (remark("tier_unknown"),)
-    code = "arguments_unknown" if settings.args is None else "arguments_size_none"
-    return declared.cpu_blocks, (remark(code, cpu_blocks=declared.cpu_blocks),)
+        return None, (remark("tier_unknown", "nothing says the size of its CPU tier"),)
+    code, why = "arguments_size_none", "the arguments do not size it"
+    if settings.args is None:
+        code, why = "arguments_unknown", "its arguments are not known"
+    words = f"{{cpu_blocks}} cpu_blocks as declared; {why}"
+    return declared.cpu_blocks, (remark(code, words, cpu_blocks=declared.cpu_blocks),)
 
 
 def _sized(
     tier: Tier, declared: int | None, *, has_tier: bool
-) -> tuple[int, tuple[Finding, ...]]:
+) -> tuple[int, tuple[Remark, ...]]:
     if tier.before_others and not has_tier:
-        buffer = remark("buffer", cpu_blocks=tier.cpu_blocks, setting=tier.said_by)
+        buffer = remark(
+            "buffer",
+            "{cpu_blocks} blocks in host memory ({setting}) are a buffer before its files",
+            cpu_blocks=tier.cpu_blocks,
+            setting=tier.said_by,
+        )
         return 0, (buffer,)
     if (
         declared is not None
         and abs(tier.cpu_blocks - declared) > _SAME_BUDGET * declared
     ):
         sizes = {"declared": declared, "effective": tier.cpu_blocks}
-        return tier.cpu_blocks, (remark("other_size", **sizes, setting=tier.said_by),)
+        return tier.cpu_blocks, (
+            remark(
+                "other_size",
+                "{declared} cpu_blocks declared, {effective} effective ({setting})",
+                **sizes,
+                setting=tier.said_by,
+            ),
+        )
     return tier.cpu_blocks, ()
 
 
-def _differences(result: Result) -> Iterator[Finding]:
+def _differences(result: Result) -> Iterator[Remark]:
     """Yield a remark where name, arguments and report do not agree."""
     declared, settings = result.declared, result.settings
     values: Mapping[str, str] = settings.values
     run_id = values.get("Run ID")
     if run_id is not None and run_id != result.files.name:
-        yield remark("other_run_id", run_id=run_id)
+        yield remark("other_run_id", "its Run ID is {run_id}", run_id=run_id)
     yield from _other_streams(result)
     replicas = settings.number("Replicas")
     if replicas is not None and declared.replicas not in (None, replicas):
-        yield remark("other_replicas", declared=declared.replicas, effective=replicas)
+        yield remark(
+            "other_replicas",
+            "the name says {declared} replicas, the arguments {effective}",
+            declared=declared.replicas,
+            effective=replicas,
+        )
     arm = declared.arm
     if arm and "Parameters" in values and not values["Parameters"].startswith(arm):
-        yield remark("other_arm", declared=arm, effective=values["Parameters"])
+        yield remark(
+            "other_arm",
+            "the name says arm {declared}, the arguments {effective}",
+            declared=arm,
+            effective=values["Parameters"],
+        )
     for data in (level.facts.data for level in result.levels if level.facts.data):
         load = {
             "Prefix Tokens": data.prefix_tokens,
@@ -363,23 +435,33 @@ def _differences(result: Result) -> Iterator[Finding]:
             if key == "Turns" and ran == 1:
                 continue
             if requested is not None and ran != requested:
-                yield remark("other_load", key=key, declared=requested, effective=ran)
+                yield remark(
+                    "other_load",
+                    "{key} {declared} was asked for, the report has {effective}",
+                    key=key,
+                    declared=requested,
+                    effective=ran,
+                )
 
 
-def _other_streams(result: Result) -> Iterator[Finding]:
+def _other_streams(result: Result) -> Iterator[Remark]:
     streams = sorted(
         {level.level for level in result.levels if level.facts.streams is not None}
     )
+    said = "{declared} streams, {effective} ran"
     rates = {
-        "streams_of_name": result.declared.rate,
-        "streams_of_arguments": result.settings.number("Rate (Concurrency)"),
+        "streams_of_name": (result.declared.rate, f"the name says {said}"),
+        "streams_of_arguments": (
+            result.settings.number("Rate (Concurrency)"),
+            f"the arguments say {said}",
+        ),
     }
-    for code, rate in rates.items():
+    for code, (rate, words) in rates.items():
         if rate is not None and streams and streams != [rate]:
-            yield remark(code, declared=rate, effective=streams)
+            yield remark(code, words, declared=rate, effective=streams)
 
 
-def _utilization(result: Result, catalogue: Catalogue) -> Iterator[Finding]:
+def _utilization(result: Result, catalogue: Catalogue) -> Iterator[Remark]:
     if result.model is None or result.scenario is None:
         return
     model: Model = catalogue.models[result.model]
@@ -393,7 +475,16 @@ def _utilization(result: Result, catalogue: Catalogue) -> Iterator[Finding]:
     try:
         ran = float(argument) if argument else expected
     except ValueError:
-        yield remark("no_utilization", argument=argument)
+        yield remark(
+            "no_utilization",
+            "GPU Memory Utilization {argument!r} is not a number",
+            argument=argument,
+        )
         return
     if abs(ran - expected) > 1e-9:
-        yield remark("other_utilization", declared=expected, effective=ran)
+        yield remark(
+            "other_utilization",
+            "gpu_memory_utilization {effective:g} ran, the catalogue has {declared:g} for this scenario",
+            declared=expected,
+            effective=ran,
+        )

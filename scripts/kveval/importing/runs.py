@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from kveval.host.findings import Finding
+from kveval.host.findings import Remark
 from kveval.importing.interpret import FoundLevel, Result
-from kveval.importing.sentences import remark
+from kveval.importing.remarks import remark
 
 # Lengths that are drawn at random differ from level to level.
 _SAME_LENGTH = 0.05
@@ -152,7 +152,7 @@ def _has_usable(run: Iterable[PlacedLevel]) -> bool:
 
 def merge_partial_runs(
     drafts: Iterable[Draft],
-) -> tuple[list[Draft], list[tuple[Draft, Finding]]]:
+) -> tuple[list[Draft], list[tuple[Draft, Remark]]]:
     """Return the runs that can be compared, in the order of their cells and times, and why others cannot.
 
     If the runs of a cell have no common level, those that differ only in their levels are joined to one run. Then runs
@@ -162,14 +162,19 @@ def merge_partial_runs(
     for draft in drafts:
         cells.setdefault(draft.cell, []).append(draft)
     kept: list[Draft] = []
-    left_out: list[tuple[Draft, Finding]] = []
+    left_out: list[tuple[Draft, Remark]] = []
     for runs in cells.values():
         own = _with_common_level(runs if _common(runs) else _merge_parts(runs))
         kept += own
         kept_members = {id(member) for run in own for member in run.members}
         for run in (run for run in runs if id(run.members[0]) not in kept_members):
             levels, others = sorted(run.levels), sorted(_common(own))
-            reason = remark("no_common_level", levels=levels, other_levels=others)
+            reason = remark(
+                "no_common_level",
+                "it shares no level ({levels}) with the cell's other runs ({other_levels}), and differs in more than levels",
+                levels=levels,
+                other_levels=others,
+            )
             left_out.append((run, reason))
     return sorted(kept, key=lambda run: (run.cell, run.start)), left_out
 

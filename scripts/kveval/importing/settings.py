@@ -13,9 +13,9 @@ from typing import Any
 from kveval.campaign import sizing
 from kveval.campaign.catalogue import Model
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.host.findings import Finding
+from kveval.host.findings import Remark
 from kveval.host.hashing import content_hash
-from kveval.importing.sentences import remark
+from kveval.importing.remarks import remark
 
 CONFIG_NAME = "benchmark-config.txt"
 # LMCache's own default, GiB per rank.
@@ -53,7 +53,7 @@ class ServedSettings:
     values: Mapping[str, str] = field(default_factory=dict)
     args: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
-    unreadable: tuple[Finding, ...] = ()
+    unreadable: tuple[Remark, ...] = ()
 
     def number(self, key: str) -> int | None:
         """Return a whole number, None where the file has none under this key."""
@@ -99,13 +99,20 @@ def configuration(
 def parse_settings(text: str) -> ServedSettings:
     """Read the file's `key: value` lines. Nothing is an error: what cannot be read is in `unreadable`."""
     values: dict[str, str] = {}
-    unreadable: list[Finding] = []
+    unreadable: list[Remark] = []
     for number, line in enumerate(text.splitlines(), start=1):
         key, colon, value = line.partition(":")
         if colon and key.strip():
             values[key.strip()] = value.strip()
         elif line.strip():
-            unreadable.append(remark("no_setting", file=CONFIG_NAME, line=number))
+            unreadable.append(
+                remark(
+                    "no_setting",
+                    "{file}, line {line}: no `key: value`",
+                    file=CONFIG_NAME,
+                    line=number,
+                )
+            )
     keys = [key for key in values if key.lower() in _ARGS_KEYS]
     words = [_words(values, key, unreadable) for key in keys]
     args = (
@@ -130,13 +137,19 @@ def parse_settings(text: str) -> ServedSettings:
 
 
 def _words(
-    values: Mapping[str, str], key: str, unreadable: list[Finding]
+    values: Mapping[str, str], key: str, unreadable: list[Remark]
 ) -> list[str] | None:
     try:
         return shlex.split(values.get(key, ""))
     except ValueError as error:
         unreadable.append(
-            remark("no_words", file=CONFIG_NAME, key=key, error=str(error))
+            remark(
+                "no_words",
+                "{file}: {key} cannot be split into words ({error})",
+                file=CONFIG_NAME,
+                key=key,
+                error=str(error),
+            )
         )
         return None
 
@@ -207,16 +220,23 @@ def _lmcache(settings: ServedSettings, per_block: int, ranks: int) -> Tier:
     )
 
 
-def ignored_sizes(settings: ServedSettings) -> Iterator[Finding]:
+def ignored_sizes(settings: ServedSettings) -> Iterator[Remark]:
     """Yield a remark on each setting that has no effect on the size although it looks as if it had."""
     for config in _connector_configs(settings):
         blocks = _extra(config).get("num_cpu_blocks")
         if config["kv_connector"] in _LMCACHE and "num_cpu_blocks" in _extra(config):
-            yield remark("blocks_ignored", num_cpu_blocks=blocks)
+            yield remark(
+                "blocks_ignored",
+                "LMCache ignores num_cpu_blocks ({num_cpu_blocks})",
+                num_cpu_blocks=blocks,
+            )
     if "LMCACHE_CONFIG_FILE" in settings.env and set(connectors(settings)[:1]) & set(
         _LMCACHE
     ):
-        yield remark("no_config_file")
+        yield remark(
+            "no_config_file",
+            "LMCACHE_CONFIG_FILE may say otherwise; it is not among the results",
+        )
 
 
 def ranks(settings: ServedSettings, model: Model, gpus: int | None = None) -> int:

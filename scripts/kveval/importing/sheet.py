@@ -22,13 +22,13 @@ from kveval.campaign.import_sheet import (
 )
 from kveval.campaign.problems import ConfigError
 from kveval.host.files import write_bytes
-from kveval.host.findings import Finding
+from kveval.host.findings import Remark
 from kveval.importing.facts import ReportSummary
 from kveval.importing.forms import scan
 from kveval.importing.interpret import FoundLevel, NoReport, Result, interpret
 from kveval.importing.october_2025 import PublishedRow
+from kveval.importing.remarks import remark
 from kveval.importing.runs import Draft, drafts_of, merge_partial_runs
-from kveval.importing.sentences import remark, sentence
 from kveval.load.reports import ReportFileError
 from kveval.load.reports.reading import read_report
 
@@ -175,7 +175,7 @@ def _key(result: Result) -> tuple[Path, str]:
 
 def _without_copies(
     results: Iterable[Result], sheet: ImportSheet
-) -> tuple[list[Result], list[tuple[Result, Finding]]]:
+) -> tuple[list[Result], list[tuple[Result, Remark]]]:
     """Return the results, and the copies of earlier ones with a remark: they would count as further runs."""
     base = sheet.path.parent
     # The report that has a level first, by the level's cell, number and start.
@@ -195,7 +195,16 @@ def _without_copies(
         ]
         firsts = {first_reports.get(level, report) for level in levels}
         if firsts and report not in firsts:
-            copies.append((result, remark("copy", report=min(firsts))))
+            copies.append(
+                (
+                    result,
+                    remark(
+                        "copy",
+                        "the same measurement as {report}: equal levels at equal times",
+                        report=min(firsts),
+                    ),
+                )
+            )
             continue
         kept.append(result)
         for level in levels:
@@ -214,22 +223,38 @@ def _equal_configurations(results: Sequence[Result]) -> list[Result]:
     for result in results:
         alike = cells.get(result.configuration or "", set()) if result.known else set()
         others = sorted("/".join(cell) for cell in alike - {_cell_texts(result)})
-        replicates = [remark("configured_alike", cells=others)] if others else []
+        replicates = (
+            [
+                remark(
+                    "configured_alike",
+                    "configured like {cells: and }: a difference between them is noise (A/A)",
+                    cells=others,
+                )
+            ]
+            if others
+            else []
+        )
         remarked.append(replace(result, remarks=(*result.remarks, *replicates)))
     return remarked
 
 
 def _mixed_cells(
     results: Iterable[Result], sheet: ImportSheet
-) -> dict[CellTexts, Finding]:
+) -> dict[CellTexts, Remark]:
     """Return a remark for each cell that has results of different machines or releases."""
     mixed = {}
     for cell, kinds in _kinds_of_cells(results, sheet).items():
-        different = {
-            name: sorted(texts) for name, texts in kinds.items() if len(texts) > 1
-        }
+        different = [
+            f"{name} {' and '.join(sorted(texts))}"
+            for name, texts in kinds.items()
+            if len(texts) > 1
+        ]
         if different:
-            mixed[cell] = remark("several_kinds", kinds=different)
+            mixed[cell] = remark(
+                "several_kinds",
+                "the cell has results of {kinds:; }: `use` yes for one of them, or a scenario of its own for each",
+                kinds=different,
+            )
     return mixed
 
 
@@ -260,9 +285,9 @@ def _kinds_of_cells(
     return kinds
 
 
-def _with_use(row: Texts, use: str, reason: Finding) -> Texts:
+def _with_use(row: Texts, use: str, reason: Remark) -> Texts:
     """Return a row with another `use`, and the reason before its remarks."""
-    return {**row, "use": use, "remarks": _joined(sentence(reason), row["remarks"])}
+    return {**row, "use": use, "remarks": _joined(str(reason), row["remarks"])}
 
 
 def _draft_rows(draft: Draft, base: Path) -> Iterator[Texts]:
@@ -318,7 +343,7 @@ def _row(result: Result, level: FoundLevel | None, base: Path) -> Texts:
         "guidellm": result.guidellm,
         "start": "",
         "configuration": (result.configuration or "")[:8],
-        "remarks": _joined(*map(sentence, result.remarks)),
+        "remarks": _joined(*map(str, result.remarks)),
         **values,
     }
 

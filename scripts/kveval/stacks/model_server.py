@@ -15,7 +15,7 @@ from kveval.campaign.device_estimate import DeviceEstimate
 from kveval.campaign.sizing import CacheSizes, pinned_bytes
 from kveval.campaign.specification import ServedModel, Specification
 from kveval.campaign.types import BLOCK_TOKENS
-from kveval.host.findings import Finding
+from kveval.host.findings import Remark
 from kveval.host.logs import PLAIN, LogForm
 from kveval.stacks.arms import ArmArguments, ArmError, Platform
 from kveval.stacks.running_server import RunningServer
@@ -208,8 +208,8 @@ class ModelServer(RunningServer):
 
     def unserved_prefix(
         self, layout: CacheLayout, prefix_tokens: int
-    ) -> Iterable[Finding]:
-        """Yield why its tier serves nothing of a shared prefix; `configuration.sentences` has the words."""
+    ) -> Iterable[Remark]:
+        """Yield why its tier serves nothing of a shared prefix."""
         return ()
 
     def device_estimate(

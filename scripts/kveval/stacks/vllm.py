@@ -21,7 +21,7 @@ from kveval.campaign.catalogue import Gpu
 from kveval.campaign.device_estimate import DeviceEstimate
 from kveval.campaign.specification import ServedModel, Specification
 from kveval.campaign.verbatim import modules_of
-from kveval.host.findings import Finding
+from kveval.host.findings import Remark
 from kveval.host.http import HttpError
 from kveval.host.logs import LogForm
 from kveval.stacks import vllm_arms, vllm_wire
@@ -345,17 +345,29 @@ class Vllm(ModelServer):
 
     def unserved_prefix(
         self, layout: CacheLayout, prefix_tokens: int
-    ) -> Iterator[Finding]:
+    ) -> Iterator[Remark]:
         """Yield why a shared prefix is stored and never loaded, and the argument that helps."""
         step = layout.match_tokens
         facts: dict[str, Any] = {"prefix_tokens": prefix_tokens, "block_tokens": step}
         if 0 < prefix_tokens < step:
             facts |= {"issue": "vllm#53749", "argument": _MATCH_UNIT}
-            yield Finding("prefix_below_block", "warning", facts)
+            yield Remark(
+                "prefix_below_block",
+                "warning",
+                facts,
+                "a shared prefix of {prefix_tokens:,} tokens is shorter than a block of {block_tokens:,} ({issue})",
+                "longer prefixes, or {argument}",
+            )
         elif prefix_tokens and not layout.shared_tokens(prefix_tokens):
             facts |= {"issue": "vllm#53595", "argument": _INTERVAL}
             facts["interval_tokens"] = prefix_tokens // step * step
-            yield Finding("windows_at_the_end", "warning", facts)
+            yield Remark(
+                "windows_at_the_end",
+                "warning",
+                facts,
+                "of {prefix_tokens:,} shared tokens it keeps windows or states at the end of each prompt alone ({issue})",
+                "server.args: [{argument}, '{interval_tokens}']",
+            )
 
     def device_estimate(
         self, specification: Specification, gpu: Gpu, name: str

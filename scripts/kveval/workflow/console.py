@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TextIO
 
 from kveval.campaign.problems import closest
-from kveval.configuration.sentences import sentence
 from kveval.host.findings import pluralize
 from kveval.host.quiet import describe_now, quiet_wait_s
 from kveval.importing.plan import ImportPlan
@@ -38,7 +37,7 @@ def before(
         return
     write_requested(requested_file(runs.config), requested.measured)
     for warning in runs.config.warnings:
-        warn(sentence(warning))
+        warn(str(warning))
     if measured_here and runs.config.campaign.engine == "local":
         _describe_machine(warn)
 

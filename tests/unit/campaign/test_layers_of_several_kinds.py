@@ -7,7 +7,6 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigError
 from kveval.configuration.loading import load_config
 from kveval.configuration.reuse import reuse_of
-from kveval.configuration.sentences import words_of
 from kveval.stacks.tier_layout import (
     layout_of,
     match_steps,
@@ -78,12 +77,12 @@ def test_a_tier_that_stores_and_never_loads_is_named_with_its_remedy(tmp_path):
     (warning,) = (
         entry for entry in silent.warnings if entry.code == "windows_at_the_end"
     )
-    assert "vllm#53595" in words_of(warning).what
+    assert "vllm#53595" in warning.what
     cell = Cell(GEMMA, "native-offload", SIZE)
     (level,) = reuse_of(silent.specification(cell))
     assert level.caches.tier == 0
     interval = str(warning.facts["interval_tokens"])
-    assert words_of(warning).fix == f"server.args: [{INTERVAL}, '{interval}']"
+    assert warning.fix == f"server.args: [{INTERVAL}, '{interval}']"
     helped = miniature(tmp_path, GEMMA, INTERVAL, interval)
     assert "windows_at_the_end" not in codes(helped)
     assert reuse_of(helped.specification(cell))[0].served > 0.9
@@ -100,7 +99,7 @@ def test_a_tier_of_fewer_rows_than_a_conversation_is_named(tmp_path):
     small = miniature(tmp_path, GEMMA, INTERVAL, "2880", size=80)
     (warning,) = (entry for entry in small.warnings if entry.code == "rows_too_few")
     assert warning.facts["rows"] < warning.facts["needed_rows"]
-    assert "fewer than the" in words_of(warning).what
+    assert "fewer than the" in warning.what
 
 
 def test_prefixes_shorter_than_a_block_are_named(tmp_path):

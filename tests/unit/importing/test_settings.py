@@ -7,7 +7,6 @@ from kveval.campaign import sizing
 from kveval.campaign.catalogue import Catalogue
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.configuration.loading import load_config
-from kveval.importing.sentences import sentence
 from kveval.importing.settings import (
     connectors,
     effective_tier,
@@ -59,7 +58,7 @@ def test_reads_lines_arguments_and_environment_and_leaves_secrets_out() -> None:
     }
     assert "hf_abc" not in str(settings)
     (unreadable,) = settings.unreadable
-    assert sentence(unreadable) == "benchmark-config.txt, line 10: no `key: value`"
+    assert str(unreadable) == "benchmark-config.txt, line 10: no `key: value`"
 
 
 def test_what_cannot_be_split_is_said() -> None:
@@ -67,7 +66,7 @@ def test_what_cannot_be_split_is_said() -> None:
     assert settings.args is None
     (unreadable,) = settings.unreadable
     assert (unreadable.code, unreadable.facts["key"]) == ("no_words", "vLLM Extra Args")
-    assert "cannot be split" in sentence(unreadable)
+    assert "cannot be split" in str(unreadable)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +235,9 @@ def test_says_what_looks_like_a_size_and_is_none() -> None:
     ignored = transfer("LMCacheConnectorV1", '"num_cpu_blocks":10000')
     text = f"vLLM Extra Args: {ignored}\n"
     (ignored_blocks,) = ignored_sizes(parse_settings(text))
-    assert sentence(ignored_blocks) == "LMCache ignores num_cpu_blocks (10000)"
+    assert str(ignored_blocks) == "LMCache ignores num_cpu_blocks (10000)"
     text = f"vLLM Extra Args: {transfer('LMCacheConnectorV1')}\nvLLM Env Vars: LMCACHE_CONFIG_FILE=/etc/lmcache.yaml\n"
     (elsewhere,) = ignored_sizes(parse_settings(text))
-    assert "LMCACHE_CONFIG_FILE" in sentence(elsewhere)
+    assert "LMCACHE_CONFIG_FILE" in str(elsewhere)
     without_lmcache = "vLLM Env Vars: LMCACHE_CONFIG_FILE=/etc/lmcache.yaml\n"
     assert [*ignored_sizes(parse_settings(without_lmcache))] == []

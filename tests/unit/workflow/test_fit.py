@@ -9,7 +9,6 @@ from tests.support.config_files import CONFIG, GPU_SERVER, RAW, load
 from kveval.campaign.problems import ConfigError
 from kveval.configuration import resolve
 from kveval.configuration.loading import load_config
-from kveval.configuration.sentences import sentence
 from kveval.curve import cells
 from kveval.curve.cells import curves_of
 from kveval.stacks.tier_layout import needed_size
@@ -173,7 +172,7 @@ def test_a_campaign_on_a_gpu_that_holds_all_is_warned_before_it_is_planned(tmp_p
     raw["config"]["gpu"] = "L4"
     warnings = {one.code: one for one in load(tmp_path, raw).warnings}
     assert not warnings["turns_fit"].facts["device_known"]
-    text = sentence(warnings["turns_fit"])
+    text = str(warnings["turns_fit"])
     assert "cannot show a difference" in text
     assert "that the device holds at least" in text
 

@@ -16,7 +16,6 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import described, differences
 from kveval.configuration.loading import load_config
-from kveval.configuration.sentences import sentence
 from kveval.curve.cells import block_count
 from kveval.load.sample_sizes import window_s
 from kveval.workflow.planning import tier_sizes
@@ -707,7 +706,7 @@ def test_first_visits_are_none_without_prefixes_and_before_the_window_where_thes
 def test_a_campaign_that_cannot_show_a_difference_is_told_so_by_its_plan(folder):
     config = two_turns(folder, prefix_count=2)
     lines = list(PlanText(make_plan(config, {}, StoreIndex()), StoreIndex(), 2).lines())
-    assert lines[-2:] == ["Warnings:", f"  {sentence(config.warnings[0])}"]
+    assert lines[-2:] == ["Warnings:", f"  {config.warnings[0]}"]
     assert config.warnings[0].code == "prefixes_fit"
 
 

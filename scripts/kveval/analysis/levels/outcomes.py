@@ -9,14 +9,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from string import Formatter
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from kveval.campaign.cell import Cell
-from kveval.host.findings import Finding
+from kveval.host.findings import Finding, fill
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,19 +34,6 @@ LEVEL_FAILED = "level_failed"
 _OF_THROUGHPUT = ("steadiness",)
 
 
-class _Template(Formatter):
-    """Templates of `str.format`, whose fields may be lists: joined by their format, else by commas."""
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        """Return a value as text."""
-        if isinstance(value, list):
-            return (format_spec or ", ").join(map(str, value))
-        return str(super().format_field(value, format_spec))
-
-
-_TEMPLATE = _Template()
-
-
 @dataclass(frozen=True)
 class Outcome(Finding):
     """A check's result other than a plain pass.
@@ -56,7 +42,7 @@ class Outcome(Finding):
         code: the check's name.
         severity: `fail` disqualifies what was checked, `warn` needs a look at it, `note` is a limit of what it can show.
         facts: texts, numbers, truth values, and lists of them; NaN is not known.
-        words: a constant template of `str.format` for the facts. What comes from outside is a fact, and not in it.
+        words: a constant template for `fill`. What comes from outside is a fact, and not in it.
         where: the cell, or the place in words, of an outcome of whole tables and documents; that of a level is in the
             level's row.
     """
@@ -68,7 +54,7 @@ class Outcome(Finding):
     @property
     def message(self) -> str:
         """The words with the facts in them."""
-        return _TEMPLATE.vformat(self.words, (), self.facts)
+        return fill(self.words, self.facts)
 
 
 def _outcome(

@@ -5,7 +5,7 @@ from datetime import datetime
 from pathlib import Path
 
 from kveval.configuration.config import Config
-from kveval.configuration.sentences import WORKLOAD_CODES, words_of
+from kveval.configuration.warnings import WITHOUT_EFFECT
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.manifests.permissions import fix_command
@@ -95,8 +95,9 @@ def diagnose(
 def _without_effect(config: Config) -> Iterator[FindingRow]:
     """Yield a warning for arms that can have no effect with the workload."""
     for finding in config.warnings:
-        if finding.code in WORKLOAD_CODES:
-            yield warning("workload", *words_of(finding), finding.code, **finding.facts)
+        if finding.code in WITHOUT_EFFECT:
+            words = (finding.what, finding.fix)
+            yield warning("workload", *words, finding.code, **finding.facts)
 
 
 def _declared_host(config: Config) -> Iterator[FindingRow]:

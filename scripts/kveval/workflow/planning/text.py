@@ -9,7 +9,6 @@ from pathlib import Path
 
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import memory_text
-from kveval.configuration.sentences import sentence
 from kveval.engines.preflight import memory_bytes
 from kveval.host.findings import aligned, pluralize
 from kveval.report.data.run_facts import WEIGHTS
@@ -91,7 +90,7 @@ class PlanText:
         )
         for part in parts:
             yield from part()
-        warnings = [*map(sentence, self.plan.config.warnings), *self._beyond_memory()]
+        warnings = [*map(str, self.plan.config.warnings), *self._beyond_memory()]
         if warnings:
             yield from ("", "Warnings:", *(f"  {warning}" for warning in warnings))
 
