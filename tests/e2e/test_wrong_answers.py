@@ -27,10 +27,15 @@ pytestmark = [
     ),
 ]
 LAST_LAYER = "the last layer is not copied"
-ONE_IN_FOUR = "one block in four is not copied"
+ONE_IN_FOUR = "another block in place of one block in 4, from block 0 on"
+TRIES = [
+    f"another block in place of one block in 25, from block {first} on"
+    for first in (1, 6, 11, 16, 21)
+]
 # Copies blocks from the tier to the device as the file beside it says; without one, as it should.
 BREAKABLE = f'''
 import pathlib
+import re
 
 _DEFECT = pathlib.Path(__file__).with_name("defect")
 _submit_load = HostCopyWorker.submit_load
@@ -42,10 +47,11 @@ def submit_load(self, job_id, src_spec, dst_spec):
     if defect == "{LAST_LAYER}":
         self._group_pages = [dict(pages) for pages in whole]
         self._group_pages[0].pop(len(self._tier) - 1)
-    if defect == "{ONE_IN_FOUR}":
-        for spec in (src_spec, dst_spec):
-            spec.block_ids = spec.block_ids[[number % 4 > 0 for number in range(len(spec.block_ids))]]
-        dst_spec.group_sizes = [len(dst_spec.block_ids)]
+    mixed = re.search(r"one block in (\\d+), from block (\\d+)", defect)
+    one_in, first = map(int, mixed.groups()) if mixed else (1, len(src_spec.block_ids))
+    if first < len(src_spec.block_ids):
+        src_spec.block_ids = src_spec.block_ids.copy()
+        src_spec.block_ids[first::one_in] = src_spec.block_ids[first - 1]
     try:
         return _submit_load(self, job_id, src_spec, dst_spec)
     finally:
@@ -83,9 +89,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Answ
         ) as server:
             assert server.facts["random_weights"] == 1
             server.warm_up(specification.workload.first_prompt_tokens)
-            for defect in ("", LAST_LAYER, ONE_IN_FOUR):
+            for number, defect in enumerate(("", LAST_LAYER, ONE_IN_FOUR, *TRIES)):
                 (plugins / "defect").write_text(defect)
                 server.reset_caches()
+                # Each try has prompts of its own, as each replica has.
+                server.endpoints[0].number = number
                 found[defect] = server.check_answers(
                     tier=True, longest=specification.model.max_model_len
                 )
@@ -100,6 +108,14 @@ def test_a_right_cache_changes_no_answer(answers: dict[str, Answers]) -> None:
             f"{source}: {compared}"
         )
         assert compared.served_tokens > 0.5 * compared.prompt_tokens, source
+
+
+def test_a_tier_that_mixes_up_one_block_in_25_is_found(
+    answers: dict[str, Answers],
+) -> None:
+    compared = [answers[defect] for defect in TRIES]
+    print([(one.same, one.near_ties, one.changed, one.unchecked) for one in compared])
+    assert sum(comparison.wrong for comparison in compared) >= 4, compared
 
 
 @pytest.mark.parametrize("defect", [LAST_LAYER, ONE_IN_FOUR])

@@ -58,6 +58,8 @@ class FakeServer:
     """By how much the second token that is computed for a prompt is likelier than the one that the tier gives; None: it
     gives that one. It is the first prompt that the tier serves."""
     tied_prompt: str = ""
+    device_ties: bool = False
+    """Whether the device's cache gives that token as well, for the first prompt that it serves."""
     answers_vary: bool = False
     """Whether each computation gives another answer."""
     metrics_open: bool = True
@@ -66,6 +68,14 @@ class FakeServer:
     tells_cached: bool = False
     knows_salt: bool = True
     counts_ours: bool = True
+    engines: int = 1
+    """Data-parallel engines."""
+    replicas: int = 1
+    """How many servers a balancer asks in turn; the metrics are those of one of them."""
+    running_from: int | None = None
+    """After how many of our requests one of others runs."""
+    metrics_elsewhere: str = ""
+    """Where a request for the metrics is redirected to."""
     foreign_share: float = 0.0
     key: str = ""
     fails_after: int | None = None
@@ -100,7 +110,7 @@ class FakeServer:
         self.clock_s += REQUEST_S + (prompt - device - tier) * COMPUTE_S_PER_TOKEN
         self.device.store(text, kept)
         stored = self.tier.store(text, kept) if self.tier_tokens else 0
-        if self.counts_ours:
+        if self.counts_ours and self.requests % self.replicas == 0:
             foreign = self.foreign_share / (1 - self.foreign_share)
             self.count("prompt", prompt * (1 + foreign))
             self.count("requests", 1 + foreign)
@@ -112,7 +122,7 @@ class FakeServer:
         if (tier and self.tier_answers_wrongly) or self.answers_vary:
             seed += self.requests
         answer = [(seed + place) % 4096 for place in range(body["max_tokens"])]
-        if tier and self.tie_nats is not None:
+        if (tier or (device and self.device_ties)) and self.tie_nats is not None:
             self.tied_prompt = self.tied_prompt or body["prompt"]
             answer[1] = (answer[1] + (body["prompt"] == self.tied_prompt)) % 4096
         return prompt, device + tier, answer
@@ -134,8 +144,12 @@ class FakeServer:
         if self.release >= "0.32":
             labels += f',kv_cache_size_tokens="{self.device_tokens}"'
         labels += f',num_gpu_blocks="{self.device_tokens // BLOCK_TOKENS}",kv_offloading_size="None"'
-        yield f"vllm:cache_config_info{{{labels}}} 1.0"
-        yield f"vllm:num_requests_running{{{at}}} 0.0"
+        for engine in range(self.engines):
+            yield f'vllm:cache_config_info{{engine="{engine}",{labels}}} 1.0'
+        running = int(
+            self.running_from is not None and self.requests >= self.running_from
+        )
+        yield f"vllm:num_requests_running{{{at}}} {running}"
         yield f"vllm:prompt_tokens_total{{{at}}} {get('prompt', 0)}"
         yield f'vllm:request_success_total{{finished_reason="length",{at}}} {get("requests", 0)}'
         yield f"vllm:prefix_cache_hits_total{{{at}}} {get('device', 0)}"
@@ -172,6 +186,7 @@ class FakeServer:
                 "page_size": BLOCK_TOKENS,
                 "enable_hierarchical_cache": bool(self.tier_tokens),
                 "hicache_size": 0,
+                "dp_size": self.engines,
                 "disable_radix_cache": False,
             }
         transfer = None
@@ -198,7 +213,12 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if path == "/v1/models":
             entry = {"id": MODEL, "owned_by": state.program, "max_model_len": 8192}
             self.answer({"object": "list", "data": [entry]})
-        elif path == "/metrics" and state.metrics_open:
+        elif path == "/metrics" and state.metrics_elsewhere:
+            self.send_response(307)
+            self.send_header("Location", state.metrics_elsewhere)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+        elif path in ("/metrics", "/v2/metrics/") and state.metrics_open:
             self.answer(state.metrics(), "text/plain; version=0.0.4")
         elif path == "/version" and state.program == "vllm":
             self.answer({"version": state.release})

@@ -3,17 +3,18 @@
 import contextlib
 import http.client
 import json
+import re
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, urljoin, urlsplit
 
 from kveval.host.errors import Failure
 from kveval.host.http import HttpError, decoded
 
-_REDIRECTS = (301, 302, 307, 308)
+_MOST_REDIRECTS = 3
 _COMPLETIONS = "/v1/completions"
 _MESSAGE_CHARACTERS = 300
 _TRANSPORT = (OSError, http.client.HTTPException)
@@ -93,16 +94,23 @@ class Client:
         return decoded(self.fetch(path, method, body, timeout_s))
 
     def metrics_page(self, path: str) -> str:
-        """Return the page of metrics, which some servers have at `path` with a slash behind it. Raises HttpError."""
-        url = self.metrics_url or self.url
-        try:
-            with self._answered(url, path, "GET", None, 10.0) as (answer, _):
-                content: bytes = answer.read()
-        except HttpError as error:
-            if path.endswith("/") or error.facts.get("status") not in _REDIRECTS:
-                raise
-            return self.metrics_page(f"{path}/")
-        return content.decode(errors="replace")
+        """Return the page of metrics, also where this server has it elsewhere than at `path`. Raises HttpError."""
+        base = self.metrics_url or self.url
+        url = f"{base}{path}"
+        for _ in range(_MOST_REDIRECTS):
+            try:
+                with self._answered(url, "", "GET", None, 10.0) as (answer, _begin):
+                    return answer.read().decode(errors="replace")
+            except HttpError as error:
+                place = error.facts.get("place")
+                if not place:
+                    raise
+                url = urljoin(url, str(place))
+                if urlsplit(url)[:2] != urlsplit(base)[:2]:
+                    # A key is not passed on to somebody else.
+                    message = f"the metrics of {base} are at {url}: --metrics {url}"
+                    raise HttpError(message, status=error.facts["status"]) from error
+        raise HttpError(f"{base}{path} is redirected in a circle", status=None)
 
     def complete(self, body: Mapping[str, Any]) -> StreamedAnswer:
         """Send one text and return its streamed answer.
@@ -158,11 +166,15 @@ class Client:
         try:
             connection.connect()
             begin = time.monotonic()
-            connection.request(method, f"{parts.path}{path}", content, headers)
+            query = f"?{parts.query}" if parts.query else ""
+            connection.request(method, f"{parts.path}{path}{query}", content, headers)
             answer = connection.getresponse()
             if not 200 <= answer.status < 300:
                 raise _refusal(what, answer)
             yield answer, begin
+        except ssl.SSLCertVerificationError as error:
+            message = f"{what} failed: {error}; SSL_CERT_FILE=FILE names the certificate of an authority of your own"
+            raise HttpError(message, status=None) from error
         except _TRANSPORT as error:
             raise HttpError(f"{what} failed: {error}", status=None) from error
         finally:
@@ -170,7 +182,7 @@ class Client:
 
 
 def base_address(url: str) -> str:
-    """Return an address as a user has it without its end /v1, and with a scheme. Raises AddressError."""
+    """Return an address as a user has it without what follows from /v1 on, and with a scheme. Raises AddressError."""
     address = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(address)
@@ -184,7 +196,7 @@ def base_address(url: str) -> str:
         raise AddressError(
             "an address has no user, password or query: name the environment variable of a key with --key-env"
         )
-    return address.rstrip("/").removesuffix("/v1")
+    return re.sub(r"/v1(/(chat/)?completions|/models)?$", "", address.rstrip("/"))
 
 
 def _connection(parts: SplitResult, timeout_s: float) -> http.client.HTTPConnection:
@@ -204,6 +216,7 @@ def _refusal(what: str, answer: http.client.HTTPResponse) -> HttpError:
         return HttpError(
             f"{what} is redirected to {place}: use that address",
             status=answer.status,
+            place=place,
         )
     text = answer.read(4 * _MESSAGE_CHARACTERS).decode(errors="replace")
     return HttpError(

@@ -11,6 +11,7 @@ from kveval.probe.client import StreamedAnswer, SurveyStopped
 from kveval.probe.meter import Counts, ForeignTraffic, Window
 from kveval.probe.prefix import (
     ANSWER_TOKENS,
+    SEVERAL_SERVERS,
     PrefixRequests,
     SourceTimes,
     Target,
@@ -43,6 +44,8 @@ class SameAnswers:
     """Whether greedy answers are the same cold and from a cache, judged against those of two computations.
 
     `state`: "same", "near ties", "changed" or "unknown", for which `why` has the reason. Numbers are of prompts.
+    `first_token` and `margin_nats`: where the first answer differs, from 0, and by how much the computed token was
+    likelier there than the other; None where that is not known.
     """
 
     source: str = "tier"
@@ -53,6 +56,8 @@ class SameAnswers:
     changed: int = 0
     cold_prompts: int = 0
     cold_same: int = 0
+    first_token: int | None = None
+    margin_nats: float | None = None
     why: str = ""
 
 
@@ -68,6 +73,8 @@ def tier_activity(
         served = f"{capacity.tier_tokens:,} tokens of the search for the capacity came from it"
         return TierActivity("active", "counters", served)
     tier = times["tier"]
+    if requests.several_servers and tier.proof != "counters":
+        return TierActivity("unknown", "", SEVERAL_SERVERS)
     if tier.proof in ("counters", "usage"):
         served = f"{tier.served_tokens:,} of a prompt's {tier.prompt_tokens:,} tokens came from it"
         return TierActivity("active", tier.proof, served)
@@ -78,7 +85,14 @@ def tier_activity(
         loaded = sum(map(served_tokens, known))
         why = f"of {tokens:,} tokens that the device had lost, {loaded:,} were served"
         proof = "counters" if all(window.own for window in known) else "usage"
-        return TierActivity("not active", proof, why)
+        state, engines = "not active", target.facts.engines
+        if engines > 1:
+            state = "unknown"
+            why += (
+                f": {engines} engines answer here, each with caches of its own, and a prompt may be asked of another one than"
+                " before"
+            )
+        return TierActivity(state, proof, why)
     if tier.ttft_ms:
         return _activity_by_time(times["cold"], times["device"], tier)
     return _activity_since_start(target.meter.at_start, target.facts.connector)
@@ -124,6 +138,8 @@ def _activity_since_start(start: Counts, connector: str | None) -> TierActivity:
 def same_answers(target: Target, requests: PrefixRequests) -> SameAnswers:
     """Compare the answers of the tier, or of the device where the tier gave none, with the cold ones."""
     block = target.facts.block_tokens
+    if requests.several_servers:
+        return SameAnswers(why=SEVERAL_SERVERS)
     for source in ("tier", "device"):
         windows: Mapping[int, Window] = getattr(requests, source)
         served = {
@@ -142,7 +158,9 @@ def _compared(
     source: str,
     served: Mapping[int, Window],
 ) -> SameAnswers:
-    numbers = sorted(served)
+    # With equal answers from the device's cache, which makes the same additions, a tier's copy is right.
+    as_device = _as_from_device(requests, served) if source == "tier" else set()
+    numbers = sorted(served.keys() - as_device)
     cold = [_completion(requests.cold[number].answer) for number in numbers]
     again = [_completion(served[number].answer) for number in numbers]
     differing = [
@@ -160,23 +178,40 @@ def _compared(
         return SameAnswers(source, "unknown", why=why)
     # What served them was decided above; by time it is not counted in tokens.
     tokens = sum(completion.prompt_tokens for completion in cold)
-    comparison = answers.compare(cold, again, judged, tokens, tier=source == "tier")
+    comparison = answers.compare(
+        cold, again, answers.Judges(judged), tokens, tokens, tier=source == "tier"
+    )
     pairs = _cold_pairs(requests, target.facts.block_tokens)
     alike = [first.tokens == second.tokens for first, second in pairs]
-    state, why = _state(comparison.changed, comparison.near_ties, alike)
-    if comparison.unchecked:
+    near_ties = comparison.near_ties + len(as_device)
+    state, why = _state(comparison.changed, near_ties, alike)
+    if comparison.unchecked and not as_device:
         state, why = "unknown", comparison.unchecked
+    first = comparison.first_difference
     return SameAnswers(
         source,
         state,
-        prompts=comparison.prompts,
+        prompts=len(served),
         same=comparison.same,
-        near_ties=comparison.near_ties,
+        near_ties=near_ties,
         changed=comparison.changed,
         cold_prompts=len(alike),
         cold_same=sum(alike),
+        first_token=None if first is None else first.token,
+        margin_nats=None if first is None else first.margin_nats,
         why=why,
     )
+
+
+def _as_from_device(requests: PrefixRequests, served: Mapping[int, Window]) -> set[int]:
+    """Return the texts whose answers differ from the cold ones, and are those that the device's cache gave."""
+    return {
+        number
+        for number, window in served.items()
+        if number in requests.device
+        and window.answer.tokens != requests.cold[number].answer.tokens
+        and window.answer.tokens == requests.device[number].answer.tokens
+    }
 
 
 def _state(changed: int, near_ties: int, alike: Sequence[bool]) -> tuple[str, str]:
@@ -228,7 +263,11 @@ def next_steps(
         steps.append(
             "others use this server: repeat this while it is quiet, before you rely on the times"
         )
-    if target.meter.closed:
+    if target.meter.several_servers:
+        steps.append(
+            "several servers answer here: ask each replica, at its own address"
+        )
+    elif target.meter.closed:
         steps.append(f"its counters are not readable here: {advice.metrics}")
     if same.state == "changed":
         steps.append(

@@ -87,6 +87,8 @@ class Meter:
     program: RunningServer
     closed: str = ""
     running_most: int = 0
+    elsewhere: bool = False
+    """Whether the counters were found to be those of another server."""
     _running: int = 0
     _uncounted: int = 0
     _first: Counts = field(default_factory=Counts)
@@ -153,7 +155,34 @@ class Meter:
         """Close the metrics after some requests of which they count none."""
         self._uncounted = self._uncounted + 1 if rise.prompt_tokens == 0 else 0
         if self._uncounted >= _UNCOUNTED_REQUESTS:
+            self.elsewhere = True
             self.closed = "the metrics here do not count our requests: they are those of another server"
+
+    @property
+    def several_servers(self) -> bool:
+        """Whether requests were answered that these counters do not have, as behind a balancer."""
+        counted = self.foreign().counted_share
+        return self.elsewhere or (counted is not None and counted < _COUNTED_SHARE)
+
+    def settle(self) -> None:
+        """Wait at most a second until the counters have what was sent last."""
+        deadline = time.monotonic() + _SETTLED_S
+        self.skip()
+        while self.several_servers and not self.closed and time.monotonic() < deadline:
+            time.sleep(0.05)
+            self.skip()
+
+    def running_now(self) -> int:
+        """Return how many requests run or wait while none of ours does; 0 where it is not known.
+
+        Some servers renew the number at intervals: what is still counted after a second is no request of ours.
+        """
+        deadline = time.monotonic() + _SETTLED_S
+        while True:
+            self._last = self.read()
+            if self.closed or not self._running or time.monotonic() > deadline:
+                return 0 if self.closed else self._running
+            time.sleep(0.05)
 
     def skip(self) -> None:
         """Read the counters, so that the next window begins now."""

@@ -8,7 +8,7 @@ is computed a second time: with loading switched off, where a request can say so
 import statistics
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from kveval.engines.servers.one_request import SERVED_SHARE, number_lines
@@ -19,6 +19,7 @@ from kveval.stacks.running_server import RunningFacts, RunningServer
 
 PREFIXES = 3
 ANSWER_TOKENS = 16
+SEVERAL_SERVERS = "several servers answer here: the counters do not have what was sent"
 LEAST_TOKENS = 256
 """Tokens of the shortest prefix: caches keep blocks, some of them of 256 tokens, and a shorter one shows nothing."""
 _MOST_TOKENS = 10_000
@@ -47,6 +48,8 @@ class Target:
     room_tokens: int | None
     facts: RunningFacts
     meter: Meter
+    may_empty: Callable[[], str] = str
+    """Returns why the device's cache may not be emptied now, "" if it may."""
 
     def send(
         self, text: str, tokens: int, *, salt: str = "", loads: bool = True
@@ -58,9 +61,11 @@ class Target:
         return self.meter.window(self.client.complete(body))
 
     def empty_device(self) -> str:
-        """Empty the device's cache alone; return "", or why it was not emptied."""
+        """Empty the device's cache alone; return "", or why it was not emptied: others may have come meanwhile."""
         if not self.program.empties_device_alone:
             return self.program.advice.emptying
+        if reason := self.may_empty():
+            return reason
         deadline = time.monotonic() + _EMPTYING_S
         try:
             while not self.program.emptied(self.client.ask, tiers=False):
@@ -109,6 +114,8 @@ class PrefixRequests:
     unloaded: dict[int, Window] = field(default_factory=dict)
     salted: dict[int, Window] = field(default_factory=dict)
     tier_reason: str = ""
+    several_servers: bool = False
+    """Whether the counters are those of another server than the one that answers, or of one among them."""
     emptied: int = 0
     """How often the device's cache was emptied."""
 
@@ -118,6 +125,13 @@ class PrefixRequests:
         if not windows:
             reason = self.tier_reason if source in ("tier", "unloaded") else ""
             return SourceTimes(reason=reason or "not requested")
+        if self.several_servers and source != "cold":
+            # Which of them has kept a prefix, and which answered, is not known.
+            windows = {
+                number: window for number, window in windows.items() if window.own
+            }
+            if not windows:
+                return SourceTimes(reason=SEVERAL_SERVERS)
         expected = "cold" if source == "unloaded" else source
         return times_from(windows.values(), expected, block_tokens)
 
@@ -127,13 +141,10 @@ class PrefixRequests:
         return self.unloaded or self.salted
 
 
-def measure(
-    requests: PrefixRequests, target: Target, share: float, *, may_empty: str
-) -> None:
+def measure(requests: PrefixRequests, target: Target, share: float) -> None:
     """Send the prefixes, and add each request to `requests` as it is answered. Raises SurveyStopped.
 
-    `share`: of the device's cache that they may take together, 0 to 1; `may_empty`: "" if the device's cache may be
-    emptied, else why not.
+    `share`: of the device's cache that they may take together, 0 to 1.
     """
     _choose_texts(requests, target, share)
     salts = [uuid.uuid4().hex if target.program.salted else "" for _ in requests.texts]
@@ -142,9 +153,7 @@ def measure(
         requests.cold[number] = target.send(text, ANSWER_TOKENS, salt=salt)
         # At once, because a small device holds only one.
         requests.device[number] = target.send(text, ANSWER_TOKENS, salt=salt)
-    requests.tier_reason = may_empty
-    if not may_empty:
-        _ask_tier(requests, target, salts)
+    _ask_tier(requests, target, salts)
     switches = target.program.switches_loading(target.version, target.facts)
     if switches and requests.tier:
         _ask_without_loading(requests, target, salts)

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kveval.host.http import HttpError
@@ -28,6 +28,7 @@ from kveval.stacks.counters import CounterError, MetricSample, parse_samples
 from kveval.stacks.registry import RUNNING_SERVERS
 from kveval.stacks.running_server import OtherServer, RunningServer, model_entries
 
+INTERRUPTED = "Ctrl-C"
 SOURCES = ("cold", "device", "tier", "unloaded")
 _QUIET_S = 1.0
 _FIRST_TEXT = "The first request of this hour asks for one token, and"
@@ -101,19 +102,26 @@ def survey(
     meter.begin(_QUIET_S)
     say(f"{target.program.title} {target.version or '?'} serves {target.model}")
     _first_request(target)
+    target = replace(target, may_empty=lambda: _may_empty(meter, options))
     result = Survey(target, models, meter.at_start)
     requests, block = result.requests, target.facts.block_tokens
     try:
         say("timing three prefixes")
-        measure(requests, target, options.share, may_empty=_may_empty(meter, options))
+        measure(requests, target, options.share)
     except SurveyStopped as stop:
         result.stopped = str(stop)
+    except KeyboardInterrupt:
+        result.stopped = INTERRUPTED
+    meter.settle()
+    requests.several_servers = meter.several_servers
     result.times = {source: requests.times(source, block) for source in SOURCES}
-    result.same = same_answers(target, requests)
+    # Differing answers are requested once more.
+    if result.stopped != INTERRUPTED:
+        result.same = same_answers(target, requests)
     if options.capacity and not result.stopped:
         _search_capacity(result, options, agree, say)
     # What was sent last may not be counted yet.
-    meter.skip()
+    meter.settle()
     capacity = result.capacity
     result.activity = tier_activity(target, requests, result.times, capacity)
     result.foreign = meter.foreign()
@@ -207,8 +215,12 @@ def _may_empty(meter: Meter, options: Options) -> str:
     if options.empties_device is False:
         return "--no-reset: the device's cache is left as it is"
     foreign = meter.foreign()
-    if foreign.running_most or foreign.size in ("named", "large"):
-        return "others use this server, so its device's cache was not emptied: --reset does it nevertheless"
+    running = foreign.running_most or meter.running_now()
+    nevertheless = "so its device's cache was not emptied: --reset does it nevertheless"
+    if running or foreign.size in ("named", "large"):
+        return f"others use this server, {nevertheless}"
+    if foreign.size == "unknown":
+        return f"whether others use this server is not known, {nevertheless}"
     return ""
 
 
@@ -240,3 +252,5 @@ def _search_capacity(
         fill_and_ask(result.capacity, target)
     except SurveyStopped as stop:
         result.stopped = str(stop)
+    except KeyboardInterrupt:
+        result.stopped = INTERRUPTED

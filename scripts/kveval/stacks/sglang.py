@@ -96,6 +96,7 @@ class Sglang(RunningServer):
             connector=_hierarchy(info, tier_tokens),
             tier_bytes=_declared_bytes(info),
             tier_tokens=tier_tokens,
+            engines=int(info.get("dp_size") or 1),
             read_from=tuple(place for place, read in read_from.items() if read),
         )
 

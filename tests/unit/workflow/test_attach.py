@@ -132,11 +132,62 @@ def test_the_usage_of_answers_tells_what_served_them_where_counters_do_not() -> 
 @pytest.mark.parametrize(("tier", "state"), [(400_000, "active"), (0, "not active")])
 def test_without_counters_times_decide_and_it_is_marked(tier: int, state: str) -> None:
     server = FakeServer(tier_tokens=tier, metrics_open=False)
-    document = attached(server)
+    document = attached(server, "--reset")
     assert (document["tier"]["state"], document["tier"]["proof"]) == (state, "time")
     assert "metrics" in document["server"]["metrics_closed"]
     assert document["foreign_traffic"]["size"] == "unknown"
     assert document["server"]["device_tokens"] is None
+
+
+def test_the_device_is_emptied_only_where_nobody_else_is_seen_then() -> None:
+    closed = FakeServer(tier_tokens=400_000, metrics_open=False)
+    document = attached(closed)
+    assert (closed.emptied, document["tier"]["state"]) == (0, "unknown")
+    reason = "whether others use this server is not known"
+    assert document["prefix"]["tier"]["reason"].startswith(reason)
+    # They came after it began to look.
+    later = FakeServer(tier_tokens=400_000, running_from=4)
+    document = attached(later)
+    assert (later.emptied, document["foreign_traffic"]["running_most"]) == (0, 0)
+    assert document["prefix"]["tier"]["reason"].startswith("others use this server")
+
+
+def test_behind_a_balancer_nothing_is_said_of_the_tier() -> None:
+    document = attached(FakeServer(tier_tokens=400_000, replicas=4), "--reset")
+    assert document["tier"] == {
+        "state": "unknown",
+        "proof": "",
+        "why": prefix.SEVERAL_SERVERS,
+    }
+    assert document["prefix"]["tier"]["reason"] == prefix.SEVERAL_SERVERS
+    assert document["answers"]["state"] == "unknown"
+    assert any("ask each replica" in step for step in document["next"])
+
+
+def test_metrics_that_are_elsewhere_on_this_server_are_read() -> None:
+    moved = FakeServer(tier_tokens=400_000, metrics_elsewhere="/v2/metrics/")
+    assert attached(moved)["tier"]["proof"] == "counters"
+    place = "http://127.0.0.2:9100/metrics"
+    away = attached(FakeServer(metrics_elsewhere=place), "--reset")
+    assert f"--metrics {place}" in away["server"]["metrics_closed"]
+
+
+@pytest.mark.parametrize(
+    "end", ["", "/", "/v1", "/v1/", "/v1/completions", "/v1/chat/completions"]
+)
+def test_an_address_is_taken_as_users_have_it(end: str) -> None:
+    assert client.base_address(f"http://server:8000{end}") == "http://server:8000"
+    assert client.base_address(f"http://gateway/team{end}") == "http://gateway/team"
+
+
+def test_what_is_known_at_ctrl_c_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(prefix, "_ask_tier", interrupt)
+    document = attached(FakeServer(tier_tokens=400_000), status=130)
+    assert document["stopped"] == "Ctrl-C"
+    assert document["prefix"]["device"]["median_ms"] is not None
 
 
 def test_a_closed_endpoint_leaves_the_tier_open_and_says_what_would_tell() -> None:
@@ -174,9 +225,21 @@ def test_wrong_answers_from_the_tier_are_told_unless_computed_ones_differ_too() 
 )
 def test_a_near_tie_is_no_changed_answer(tie_nats: float, state: str) -> None:
     document = attached(FakeServer(tier_tokens=400_000, tie_nats=tie_nats))
+    assert document["answers"]["first_token"] == 1
+    assert document["answers"]["margin_nats"] == pytest.approx(tie_nats)
+    text = text_of(FakeServer(tier_tokens=400_000, tie_nats=tie_nats))
+    assert f"(first at token 2, {tie_nats:.3f} nats apart)" in text
     assert document["answers"]["state"] == state
     assert document["answers"]["same"] == 2
     assert ("differ from computed ones" in document["next"][0]) == (state == "changed")
+
+
+def test_a_tier_that_answers_as_the_device_is_right() -> None:
+    # Both make other additions than computing does, however far apart two tokens are.
+    state = FakeServer(tier_tokens=400_000, tie_nats=3.0, device_ties=True)
+    document = attached(state)
+    assert document["answers"]["state"] == "near ties"
+    assert (document["answers"]["near_ties"], document["answers"]["changed"]) == (1, 0)
 
 
 @pytest.mark.parametrize("emptying_open", [True, False])
@@ -253,6 +316,17 @@ def test_sglang_is_recognised_and_its_tier_proven_by_its_own_counters() -> None:
     assert "--enable-hierarchical-cache" in alone["next"][0]
 
 
+def test_data_parallel_engines_are_the_reason_why_a_tier_is_not_known() -> None:
+    state = FakeServer(
+        program="sglang", release="0.5.23", tier_tokens=40_000, engines=2
+    )
+    assert attached(state)["server"]["engines"] == 2
+    vllm = FakeServer(tier_tokens=400_000, tier_serves=False, engines=2)
+    tier = attached(vllm)["tier"]
+    assert tier["state"] == "unknown"
+    assert "2 engines answer here" in tier["why"]
+
+
 def test_an_unknown_program_is_timed_and_said_to_be_unknown() -> None:
     document = attached(FakeServer(program="other", metrics_open=False))
     assert document["server"]["program"] == "other"
@@ -261,9 +335,9 @@ def test_an_unknown_program_is_timed_and_said_to_be_unknown() -> None:
 
 
 def test_metrics_of_another_server_are_not_taken_for_this_ones() -> None:
-    document = attached(FakeServer(tier_tokens=400_000, counts_ours=False))
+    document = attached(FakeServer(tier_tokens=400_000, counts_ours=False), "--reset")
     assert "another server" in document["server"]["metrics_closed"]
-    assert document["tier"]["proof"] == "time"
+    assert document["tier"]["state"] == "unknown"
 
 
 def test_the_table_of_a_recipe_has_its_bytes() -> None:

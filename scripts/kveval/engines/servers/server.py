@@ -108,8 +108,13 @@ class Server(ABC):
         On a cluster the requests go to the pods directly: a router might send a prompt and its repetition to two
         replicas. Each has its own prompts, because a shared tier must not have them from another replica.
         """
+        tolerance_nats = answers.TOLERANCE_NATS
+        if self.facts.get("random_weights"):
+            tolerance_nats = answers.RANDOM_WEIGHTS_TOLERANCE_NATS
         comparisons = self.map_endpoints(
-            lambda endpoint: answers.check(endpoint, tier=tier, longest=longest)
+            lambda endpoint: answers.check(
+                endpoint, tier=tier, longest=longest, tolerance_nats=tolerance_nats
+            )
         )
         return comparisons[0] if len(comparisons) == 1 else answers.combine(comparisons)
 

@@ -19,9 +19,9 @@ from kveval.probe.client import AddressError, Client, Limits
 from kveval.probe.judgement import SameAnswers
 from kveval.probe.meter import ForeignTraffic
 from kveval.probe.prefix import SourceTimes
-from kveval.probe.survey import Options, Survey, survey
+from kveval.probe.survey import INTERRUPTED, Options, Survey, survey
 from kveval.stacks.running_server import RunningFacts
-from kveval.workflow.command.exits import MISTAKE, NO, Ended
+from kveval.workflow.command.exits import BY_CTRL_C, MISTAKE, NO, Ended
 from kveval.workflow.command.output import print_document
 
 _SOURCES = {
@@ -72,7 +72,7 @@ def show_attached(
         print(secrets.text(text_of(result)))
     if result.stopped:
         say(f"STOPPED: {result.stopped}")
-        raise Ended(NO)
+        raise Ended(BY_CTRL_C if result.stopped == INTERRUPTED else NO)
 
 
 def _key(variable: str) -> str:
@@ -279,6 +279,11 @@ def _answers_text(same: SameAnswers) -> str:
         text += f"; {same.near_ties} differ at a near tie, as another order of additions does"
     if same.changed:
         text += f"; {same.changed} CHANGED"
+    if same.first_token is not None:
+        apart = "further apart than the likeliest few"
+        if same.margin_nats is not None:
+            apart = f"{same.margin_nats:.3f} nats apart"
+        text += f" (first at token {same.first_token + 1}, {apart})"
     if not same.cold_prompts:
         return f"{text}; none was computed twice"
     return (

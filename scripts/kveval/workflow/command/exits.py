@@ -12,6 +12,8 @@ UNDECIDED = 125
 """A build is neither shown to be slower nor not to be: `git bisect run` passes it over."""
 CANNOT_ANSWER = 128
 """Of the command that judges builds: whatever is no verdict. `git bisect run` stops at it."""
+BY_CTRL_C = 130
+"""Stopped by Ctrl-C: 128 and the number of the signal, as of shells."""
 JUDGING = "check"
 """The command whose statuses below 128 are verdicts."""
 
