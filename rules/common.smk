@@ -18,6 +18,7 @@ STOPPING = Stopping.watch(workflow, logger.handlers)
 from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
 from kveval.host.hashing import content_hash
+from kveval.host.kubeconfig import pin_context
 from kveval.host.processes import announce_workflow
 from kveval.report.figures.names import FAMILIES, figure_names, find_figure
 from kveval.report.files import APPENDICES, COMMAND_VARIABLE
@@ -118,6 +119,8 @@ os.environ.setdefault(
     COMMAND_VARIABLE, report_command(INVOCATION.configfiles, GIVEN.get("site"))
 )
 announce_workflow()
+if CAMPAIGN.cluster is not None and CAMPAIGN.cluster.context is None:
+    pin_context(CAMPAIGN.cluster.kubeconfig)
 # The file that stands for a run in the analysis, and the run's files that are inputs where jobs share no folder.
 RUN_POINTER, RUN_FILES = (
     ("measurement.json", [])
@@ -165,19 +168,19 @@ onerror:
     ended = STOPPING.finish()
     _, lines = RESTORING.finish()
     print_last(lines, STOPPING.output)
-    ending = (RUNS, RequestedJobs.of(workflow), INVOCATION.configfiles, BEGAN)
+    requested = RequestedJobs.of(workflow)
     if STOPPING.reason:
         why = f"Stopped ({STOPPING.reason}): {ended}. {left_elsewhere(workflow)}".rstrip()
         print_last(
-            after_stop(*ending, why=why, warn=logger.warning), STOPPING.output
+            after_stop(RUNS, requested, BEGAN, why, logger.warning), STOPPING.output
         )
         # In place of Snakemake's "At least one job did not complete", with exit status 1.
         raise SystemExit(INTERRUPTED)
     if drains(workflow):
         why = "Stopped (SIGTERM) when the running jobs had ended; no others were started."
-        print_last(after_stop(*ending, why=why, warn=logger.warning))
+        print_last(after_stop(RUNS, requested, BEGAN, why, logger.warning))
         raise SystemExit(DRAINED)
-    print_last(after_failures(*ending, warn=logger.warning))
+    print_last(after_failures(RUNS, BEGAN, logger.warning))
 
 
 logger.addFilter(

@@ -17,15 +17,16 @@ from kveval.configuration.config import Config
 from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure, code_of
 from kveval.host.processes import Terminated, stop_signals_raise
+from kveval.host.quiet import busy_remark
 from kveval.host.redaction import Redactor
 from kveval.measure.progress import (
-    REPORT_COMMAND,
     Progress,
     campaign_progress,
     requested_with,
 )
 from kveval.measure.status import NOT_STARTED, common_failure, keep_status
 from kveval.measure.transaction import Job, MeasurementError, measure
+from kveval.report.files import so_far_command
 from kveval.workflow.planning.order import (
     campaign_pointer,
     planned_runs,
@@ -82,8 +83,10 @@ def _measure(args: argparse.Namespace, progress: Progress) -> int:
 
     `progress`: that of a run by itself, until it is known what is measured together.
     """
+    here = False
     try:
         config = load_config(args.campaign, args.catalogues)
+        here = config.campaign.engine == "local"
         job = _job(args, config)
         requested = requested_with(args.output, requested_file(config))
         if requested is not None:
@@ -105,7 +108,8 @@ def _measure(args: argparse.Namespace, progress: Progress) -> int:
         progress.stop(str(cause if isinstance(cause, Terminated) else stopped))
         return 2
     except (Failure, OSError) as failure:
-        progress.fail(str(failure), code_of(failure))
+        remark = busy_remark() if here else ""
+        progress.fail(f"{failure}{remark}", code_of(failure))
     except Exception as error:  # noqa: BLE001  (a traceback could show a secret, and nobody reads it at night)
         print(progress.redact(traceback.format_exc()), file=sys.stderr)
         progress.fail(
@@ -113,7 +117,7 @@ def _measure(args: argparse.Namespace, progress: Progress) -> int:
             code_of(error),
         )
     progress.say(
-        f"the other measurements go on; a report on what exists: {REPORT_COMMAND}"
+        f"the other measurements go on; a report on what exists: {so_far_command()}"
     )
     return 1
 

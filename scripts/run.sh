@@ -6,10 +6,14 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 unset PYTHONDONTWRITEBYTECODE # many containers set it, and every start of a program would compile it again
 bash scripts/setup.sh
-export PATH="$PWD/.venv/bin:$PATH"
+if [[ ":$PATH:" != *":$PWD/.venv/bin:"* ]]; then
+    # What is printed names snakemake and kveval, which the caller's shell does not find.
+    printf -v KVEVAL_HINT 'For the commands named above: export PATH=%q:$PATH' "$PWD/.venv/bin"
+    export KVEVAL_HINT PATH="$PWD/.venv/bin:$PATH"
+fi
 (($#)) || set -- report
 case $1 in
-    plan | attach | curve | trace | import | show | models | doctor | deploy-one | teardown | verify | prune | check | history | export)
+    plan | attach | curve | trace | import | show | models | doctor | deploy-one | teardown | verify | prune | check | history | export | --version)
         PYTHONPATH="$PWD/scripts" exec python -m kveval "$@"
         ;;
 esac

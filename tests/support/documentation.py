@@ -269,7 +269,7 @@ def _kveval(arguments: Sequence[str]) -> list[str]:
     """A command of kveval, read by its own parser; one that is named alone or goes on may lack what it requires."""
     # A number is told as N.
     name, *words = ["1" if word == "N" else word for word in arguments]
-    if name in ("...", "--help", "--install-completion"):
+    if name in ("...", "--help", "--version", "--install-completion"):
         return []
     command = COMMANDS.get(name)
     if command is None:
@@ -286,7 +286,11 @@ def _kveval(arguments: Sequence[str]) -> list[str]:
     wrong = [
         f"there is no {file}"
         for file in map(str, filter(None, files))
-        if not (_free(file) or (REPOSITORY / file).is_file())
+        if not (
+            _free(file)
+            or (REPOSITORY / file).is_file()
+            or (CONFIG / "campaigns" / f"{file}.yaml").is_file()
+        )
     ]
     keys = [change.partition("=")[0] for change in values.get("changes") or ()]
     return wrong + [

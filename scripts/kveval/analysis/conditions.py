@@ -91,6 +91,9 @@ def conditions_of(run: Run) -> dict[str, str]:
         **_machine(run),
     }
     record["ranks/replicas"] = str(run.cluster.get("replicas") or run.replicas)
+    # Of a server that ran already: whether its caches were emptied before each level.
+    if (emptied := run.attached.get("empties_caches")) is not None:
+        record["measurement/empties_caches"] = canonical(emptied)
     if named := run.declared.get("arm"):
         record |= _unexpected(str(named), argv, specification)
     return record
@@ -207,8 +210,9 @@ def _machine(run: Run) -> dict[str, str]:
     drivers = sorted({str(gpu["driver"]) for gpu in gpus or () if gpu.get("driver")})
     if drivers:
         record["machine/driver"] = ", ".join(drivers)
-    for name in ("kubernetes", "nodes"):
-        for part, value in _leaves(run.cluster.get(name)):
+    facts = {"kubernetes": "kubernetes", "nodes": "nodes", "uid": "cluster"}
+    for fact, name in facts.items():
+        for part, value in _leaves(run.cluster.get(fact)):
             record[f"machine/{'.'.join(filter(None, (name, part)))}"] = str(value)
     if left_out := run.reduced_environment:
         for part, value in _leaves(left_out):

@@ -126,6 +126,23 @@ def describe_now(limit_s: float, look: Look = others_percent) -> tuple[str, bool
     ), False
 
 
+def busy_remark(look: Look = others_percent) -> str:
+    """Return a clause on what others take of the processors now, for the message of a run that has failed.
+
+    "" on a quiet machine, and where runs do not look (a limit of 0 seconds).
+    """
+    with contextlib.suppress(QuietWaitError):
+        if quiet_wait_s() == 0:
+            return ""
+    share = look(_LOOK_S)
+    if share <= DISTURBED_PERCENT:
+        return ""
+    return (
+        f"; other programs take {share:.0f} % of this machine's processors, which may be the reason: the same command, once"
+        " they have ended, measures this run"
+    )
+
+
 def wait_until_quiet(
     say: Callable[[str], None],
     budget: WaitBudget,

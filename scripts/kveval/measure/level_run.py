@@ -83,7 +83,8 @@ class Levels:
                 self._refresh()
             self.progress.note(level=level.streams)
             title = f"{self._named(level)} (level {number} of {count})"
-            self.progress.say(f"{title} · {self.progress.left()}")
+            levels_left = 1 if self.workload.searched else count - number + 1
+            self.progress.begin_level(title, levels_left, self.workload.seconds)
             entry = self._level(level, title)
             look = first_look(self.job, entry, self.scratch)
             delivered[level.streams] = look.throughput_tok_s

@@ -18,8 +18,6 @@ from kveval.measure.status import StatusFile
 _UNSEEN_RUN_S = 45.0
 _UNSEEN_LEVEL_S = 12.0
 _REPEAT_S = 10.0
-REPORT_COMMAND = "snakemake --cores 4 report_so_far"
-"""How to get a report when not everything was measured; a campaign of one's own adds its --configfile."""
 
 
 def minutes(seconds: float) -> str:
@@ -32,6 +30,7 @@ def minutes(seconds: float) -> str:
 class Progress:
     """The progress lines of one run, which typically takes `typical_s`.
 
+    `loads_left_s`: how long its loads still take at least, from the beginning of the next or present level on.
     `requested`: the pointer files of all runs that are measured together, in any order; those written `since`, epoch
     seconds, are done. `status`: that of the run's job, if it is one of a campaign.
     """
@@ -44,6 +43,7 @@ class Progress:
     begin: float = field(default_factory=time.monotonic)
     redact: Callable[[str], str] = str
     status: StatusFile | None = None
+    loads_left_s: float = 0.0
     _repeated: float = 0.0
     _place: str = field(init=False)
 
@@ -82,29 +82,43 @@ class Progress:
         """Return a text in one line and without secrets."""
         return self.redact(" ".join(text.split()))
 
+    def begin_level(self, title: str, levels_left: int, seconds: float) -> None:
+        """Say that a level begins, of which with this one `levels_left` are to be measured, `seconds` each."""
+        self.loads_left_s = levels_left * (seconds + _UNSEEN_LEVEL_S)
+        self.say(f"{title} · {self.left()}")
+
     def level(self, title: str, elapsed_s: float, seconds: float) -> None:
         """Report a level whose load has been sent for `elapsed_s`, at most every ten seconds."""
         expected = seconds + _UNSEEN_LEVEL_S
-        self._repeat(title, f"{elapsed_s:.0f} s of about {expected:.0f} s")
+        text = f"{elapsed_s:.0f} s of about {expected:.0f} s"
+        self._repeat(title, text, elapsed_s)
 
     def priming(self, title: str, elapsed_s: float) -> None:
         """Report a level whose caches have been primed for `elapsed_s`; how long that takes is the server's affair."""
         self._repeat(title, f"priming the caches, {elapsed_s:.0f} s so far")
 
-    def _repeat(self, title: str, text: str) -> None:
+    def _repeat(self, title: str, text: str, loaded_s: float = 0.0) -> None:
         now = time.monotonic()
         if now - self._repeated < _REPEAT_S:
             return
         self._repeated = now
-        self.say(f"{title} · {text} · {self.left()}")
+        self.say(f"{title} · {text} · {self.left(loaded_s)}")
 
-    def left(self) -> str:
-        """Say how long this run and all that was requested still take, judged by the runs already finished."""
-        own = max(0.0, self.typical_s - (time.monotonic() - self.begin))
-        text = f"this run {minutes(own)} left"
+    def left(self, loaded_s: float = 0.0) -> str:
+        """Say how long this run and all that was requested still take, judged by the runs already finished.
+
+        `loaded_s`: for how long the present level's load has been sent. A run that is slower than those before, and the
+        runs after it, take as long as its loads need.
+        """
+        taken_s = time.monotonic() - self.begin
+        own_s = max(0.0, self.typical_s - taken_s, self.loads_left_s - loaded_s)
+        run_s = max(self.typical_s, taken_s + own_s)
+        text = f"this run {minutes(own_s)} left"
+        if own_s == 0:
+            text = f"this run takes longer than the {minutes(self.typical_s)} expected"
         waiting = len(self.requested) - self._done()
         if waiting > 1:
-            text += f", all {len(self.requested)} in about {minutes(own + (waiting - 1) * self.typical_s)}"
+            text += f", all {len(self.requested)} in about {minutes(own_s + (waiting - 1) * run_s)}"
         return text
 
     def _done(self) -> int:
@@ -161,15 +175,15 @@ def campaign_progress(
         except (OSError, ValueError, KeyError, TypeError):
             continue
     log.parent.mkdir(parents=True, exist_ok=True)
-    expected_s = _UNSEEN_RUN_S + workload.level_count * (
-        workload.seconds + _UNSEEN_LEVEL_S
-    )
+    loads_s = workload.level_count * (workload.seconds + _UNSEEN_LEVEL_S)
     return Progress(
         label,
-        statistics.median(seen) if seen else expected_s,
+        statistics.median(seen) if seen else _UNSEEN_RUN_S + loads_s,
         log,
         together,
         since,
         redact=redact,
         status=status,
+        # A search may need fewer levels than it may try.
+        loads_left_s=0.0 if workload.searched else loads_s,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from kveval.campaign.cell import Cell
 MAIN, PAGE, NUMBERS, FOLDER = "REPORT.md", "report.html", "report.json", "appendix"
 COMMAND_VARIABLE = "KVEVAL_REPORT_COMMAND"
 """Environment variable of jobs: the command that makes the campaign's report, as snakemake was started."""
+_DEFAULT_COMMAND = "snakemake --cores 4 report"
 APPENDICES = tuple(
     f"{FOLDER}/{name}.md"
     for name in (
@@ -19,6 +21,12 @@ APPENDICES = tuple(
         *("system", "checks", "not-assessed", "reading"),
     )
 )
+
+
+def so_far_command() -> str:
+    """Return the command that makes a report on what exists of the campaign that snakemake was started with."""
+    command = os.environ.get(COMMAND_VARIABLE, _DEFAULT_COMMAND)
+    return command.replace(" report", " report_so_far", 1)
 
 
 def summary_lines(folder: Path) -> list[str]:

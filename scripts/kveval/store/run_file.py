@@ -267,6 +267,8 @@ class Run(msgspec.Struct, frozen=True):
     reduced_environment: dict[str, Any] = {}
     # What only a cluster has: images, nodes, whose pods were on them.
     cluster: dict[str, Any] = {}
+    # Of a server that ran already: whether its caches were emptied before each level, and what it said of its stack.
+    attached: dict[str, Any] = {}
 
     @property
     def software(self) -> dict[str, str]:

@@ -13,9 +13,10 @@ from kveval.campaign.problems import closest
 from kveval.host.findings import pluralize
 from kveval.host.quiet import describe_now, quiet_wait_s
 from kveval.importing.plan import ImportPlan
-from kveval.measure.progress import REPORT_COMMAND, write_requested
+from kveval.measure.progress import write_requested
 from kveval.measure.status import absences
-from kveval.report.files import summary_lines
+from kveval.report.files import so_far_command, summary_lines
+from kveval.workflow import HINT_VARIABLE
 from kveval.workflow.invocation import RequestedJobs
 from kveval.workflow.planning.order import requested_file
 from kveval.workflow.runs import SO_FAR, Runs, as_workflow_error
@@ -120,6 +121,7 @@ def print_last(lines: Iterable[str], file: TextIO | None = None) -> None:
 def after_success(runs: Runs, requested: RequestedJobs) -> Iterator[str]:
     """Yield the last lines of a successful snakemake: where the report is, or the files that were requested."""
     yield from _made(runs, requested)
+    yield from _hint()
 
 
 def when_nothing_was_to_do(
@@ -140,15 +142,13 @@ def when_nothing_was_to_do(
 
 def after_failures(
     runs: Runs,
-    requested: RequestedJobs,
-    configfiles: Sequence[Path],
     since: float,
     warn: Callable[[str], None],
 ) -> Iterator[str]:
     """Yield each failed measurement with its cause, and how to get a report all the same.
 
-    `since`: when snakemake began, epoch seconds; `configfiles`: those of --configfile. On a cluster this also releases
-    the recorder that the campaign's jobs share; `warn` gets a message if that fails.
+    `since`: when snakemake began, epoch seconds. On a cluster this also releases the recorder that the campaign's jobs
+    share; `warn` gets a message if that fails.
     """
     # Snakemake calls its handler when all jobs have ended.
     failed, stopped = _unmeasured(runs, runs.pointers, since, jobs_ended=True)
@@ -160,13 +160,12 @@ def after_failures(
         yield from (f"  {line}" for line in stopped)
     if failed or stopped:
         _release_recorder(runs, warn)
-    yield _report_command(configfiles)
+    yield from _report_command()
 
 
 def after_stop(
     runs: Runs,
     requested: RequestedJobs,
-    configfiles: Sequence[Path],
     since: float,
     why: str,
     warn: Callable[[str], None],
@@ -187,7 +186,7 @@ def after_stop(
     failed, _ = _unmeasured(runs, requested.measured, since)
     yield from (f"Failed: {line}" for line in failed)
     _release_recorder(runs, warn)
-    yield _report_command(configfiles)
+    yield from _report_command()
 
 
 def _unmeasured(
@@ -220,13 +219,15 @@ def _release_recorder(runs: Runs, warn: Callable[[str], None]) -> None:
         release_recorder(campaign.cluster, campaign.name, warn)
 
 
-def _report_command(configfiles: Sequence[Path]) -> str:
-    option = (
-        f" --configfile {' '.join(map(os.path.relpath, configfiles))}"
-        if configfiles
-        else ""
-    )
-    return f"A report on what exists: {REPORT_COMMAND}{option}"
+def _report_command() -> Iterator[str]:
+    """Yield the last lines where not everything was measured."""
+    yield f"A report on what exists: {so_far_command()}"
+    yield from _hint()
+
+
+def _hint() -> Iterator[str]:
+    if hint := os.environ.get(HINT_VARIABLE):
+        yield hint
 
 
 def _print(lines: Sequence[str], file: TextIO | None = None) -> None:

@@ -1,10 +1,14 @@
 """Removal of what a campaign left running, on a cluster or on this host, and of nothing else."""
 
+from collections.abc import Iterable
+
 from kveval.campaign.site import Cluster
 from kveval.configuration.config import Config
 from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.kinds import Kind
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.leases import LIVING_S, holder_of, living_leases
+from kveval.engines.kubernetes.manifests.permissions import namespace_of, permissions
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.protocol import Log
 from kveval.host.errors import Failure
@@ -16,11 +20,16 @@ class StillMeasuring(Failure):
     """A running job owns what would be removed."""
 
 
+class NotChecked(Failure):
+    """This account may not list kinds of objects that the campaign can have left."""
+
+
 def tear_down(config: Config, say: Log) -> None:
     """Remove what the campaign's jobs left, and say the name of everything that was removed.
 
     On a cluster: every object with the campaign's label, volumes included. On this host: what killed measurements of
-    any campaign had registered. Raises StillMeasuring while a job is running, ClusterError if something remains.
+    any campaign had registered. Raises StillMeasuring while a job is running, ClusterError if something remains,
+    NotChecked if something may remain.
     """
     if config.campaign.cluster is not None:
         _on_cluster(config.campaign.name, config.campaign.cluster, say)
@@ -43,13 +52,31 @@ def _on_cluster(campaign: str, site: Cluster, say: Log) -> None:
         say(f"removed {name}")
     for name in result.kept:
         say(f"kept {name}")
-    if result.unlisted:
-        # An account that may not list a kind cannot have made one.
-        say(f"not checked: {len(result.unlisted)} kinds that this account may not list")
+    unlisted = _unlisted(site, result.unlisted)
+    if unlisted:
+        message = (
+            f"{api.server}: this account may not list {', '.join(unlisted)}, so that objects of campaign {campaign} may"
+            f" be left there. With one that may: kubectl delete KINDS -n NAMESPACE -l {ours}"
+        )
+        raise NotChecked(message, code="right_missing", unlisted=unlisted)
     if not result.removed:
         say(
             f"nothing of campaign {campaign} is on {api.server} in {' or '.join(namespaces)}"
         )
+
+
+def _unlisted(site: Cluster, places: Iterable[tuple[Kind, str]]) -> list[str]:
+    """Return those of these kinds, with the namespace, that a campaign on this site makes there."""
+    made = {
+        (permission.group, permission.resource, namespace_of(permission.place, site))
+        for permission in permissions(site)
+        if "create" in permission.verbs
+    }
+    return [
+        f"{kind.plural} in {namespace}"
+        for kind, namespace in places
+        if (kind.group, kind.plural, namespace) in made
+    ]
 
 
 def _on_host(say: Log) -> None:

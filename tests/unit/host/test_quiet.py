@@ -17,6 +17,7 @@ from kveval.host.quiet import (
     QUIET_WAIT,
     QuietWaitError,
     WaitBudget,
+    busy_remark,
     describe_now,
     others_percent,
     quiet_wait_s,
@@ -195,6 +196,18 @@ def test_what_is_no_number_of_seconds_is_refused(
     monkeypatch.setenv(QUIET_WAIT, text)
     with pytest.raises(QuietWaitError, match="write the seconds that runs may wait"):
         quiet_wait_s()
+
+
+def test_a_failed_run_says_that_the_machine_was_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv(QUIET_WAIT, raising=False)
+    assert busy_remark(Machine(10.0).look) == ""
+    assert "other programs take 93 %" in busy_remark(Machine(93.0).look)
+    monkeypatch.setenv(QUIET_WAIT, "soon")
+    assert "93 %" in busy_remark(Machine(93.0).look)
+    monkeypatch.setenv(QUIET_WAIT, "0")
+    assert busy_remark(Machine(93.0).look) == ""
 
 
 def test_what_others_take_now_is_a_share() -> None:

@@ -114,3 +114,17 @@ def test_a_job_that_was_not_requested_counts_in_its_campaign(tmp_path):
     assert requested_with(tmp_path / "one.json", file) is None
     file.write_text("{")
     assert requested_with(tmp_path / "one.json", file) is None
+
+
+def test_a_run_that_is_slower_than_others_takes_as_long_as_its_loads(tmp_path, capsys):
+    pointers = [tmp_path / f"{number}.json" for number in range(3)]
+    progress = Progress("run", 120.0, tmp_path / "log", pointers)
+    # It began 200 s ago; the last of its levels begins now.
+    progress.begin -= 200.0
+    progress.begin_level("8 streams (level 3 of 3)", 1, 20.0)
+    assert "this run 0:32 left, all 3 in about 8:16" in capsys.readouterr().err
+    progress.level("8 streams (level 3 of 3)", 30.0, 20.0)
+    assert "this run 0:02 left, all 3 in about 6:46" in capsys.readouterr().err
+    assert progress.left(500.0) == (
+        "this run takes longer than the 2:00 expected, all 3 in about 6:40"
+    )

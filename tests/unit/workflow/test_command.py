@@ -1,5 +1,6 @@
 """The command `kveval`: its options, what it prints and keeps, and its exit statuses; nothing is measured."""
 
+import errno
 import itertools
 import json
 import os
@@ -19,6 +20,7 @@ from tests.support.stored_runs import measured, pointed
 from typer.main import get_group
 from typer.testing import CliRunner, Result
 
+from kveval import __version__
 from kveval.campaign.builds import BuildError
 from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
@@ -97,6 +99,45 @@ def test_every_command_has_help_and_refuses_what_it_does_not_know(
 
 def test_a_command_that_is_not_there_is_a_mistake() -> None:
     assert kveval("plam").exit_code == 2
+
+
+def test_the_version_is_printed() -> None:
+    assert kveval("--version").stdout == f"kveval {__version__}\n"
+
+
+def test_a_shipped_campaign_is_known_by_its_name(folder: Path) -> None:
+    assert "\nCampaign smoke: " in kveval("plan", "smoke").stdout
+    assert (
+        "\nCampaign feb-2026-llm-d-0.8: " in kveval("plan", "feb-2026-llm-d-0.8").stdout
+    )
+    done = kveval("plan", "smok")
+    assert (done.exit_code, "did you mean smoke" in done.stderr) == (2, True)
+
+
+def test_a_folder_that_is_not_there_is_a_mistake(folder: Path) -> None:
+    done = kveval("plan", "--directory", "nothing")
+    assert (done.exit_code, "no such folder" in done.stderr) == (2, True)
+
+
+def test_what_the_system_refuses_is_a_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "results/a.json")
+
+    monkeypatch.setattr(engine, "tear_down", fail)
+    done = kveval("teardown", SMOKE)
+    said = "FAILED: results/a.json: No space left on device\n"
+    assert (done.exit_code, done.stderr) == (1, said)
+
+
+def test_programs_of_one_checkout_say_that_the_files_are_anothers(
+    folder: Path,
+) -> None:
+    assert Checkout.from_folders(folder).warning == ""
+    (folder / "scripts" / "kveval").mkdir(parents=True)
+    assert str(folder) in Checkout.from_folders(folder).warning
+    assert Checkout.from_folders(REPOSITORY).warning == ""
 
 
 def test_choices_of_options_are_those_that_there_are() -> None:

@@ -16,6 +16,7 @@ from tests.support.paths import REPOSITORY
 
 from kveval.configuration.loading import load_config
 from kveval.host.quiet import QUIET_WAIT, describe_now
+from kveval.report.files import COMMAND_VARIABLE
 from kveval.workflow import console
 from kveval.workflow.console import (
     after_failures,
@@ -25,6 +26,7 @@ from kveval.workflow.console import (
     no_target,
 )
 from kveval.workflow.invocation import RequestedJobs
+from kveval.workflow.report_settings import report_command
 from kveval.workflow.runs import Runs
 
 NOTHING = RequestedJobs((), (), ())
@@ -218,7 +220,7 @@ def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(
     )
     for pointer, ending in zip(runs.pointers, endings, strict=False):
         leave_status(log_of(pointer), **ending)
-    said = list(after_failures(runs, NOTHING, [], 0.0, pytest.fail))
+    said = list(after_failures(runs, 0.0, pytest.fail))
     heads = [line for line in said if not line.startswith("  ")]
     assert heads[0].startswith("Some measurements failed. ")
     assert heads[1] == "Some measurements were stopped. The same command measures them:"
@@ -244,7 +246,7 @@ def test_after_a_stop_a_job_that_runs_on_elsewhere_has_not_failed(runs: Runs) ->
     leave_status(log_of(failed), state="failed", message="no memory")
     leave_status(log_of(running), process=ELSEWHERE, line="8 streams")
     requested = RequestedJobs((failed, running), (), ())
-    lines = list(after_stop(runs, requested, [], 0.0, "Stopped.", pytest.fail))
+    lines = list(after_stop(runs, requested, 0.0, "Stopped.", pytest.fail))
     assert [line for line in lines if "run-" in line] == [
         f"Failed: {failed.parent.relative_to('results')}: no memory [{log_of(failed)}]"
     ]
@@ -258,7 +260,7 @@ def test_after_a_stop_the_measurements_that_are_kept_are_counted(
     done.touch()
     asked = RequestedJobs(tuple(runs.pointers[:3]), (), ())
     said = list(
-        after_stop(runs, asked, [], 0.0, "Stopped (SIGINT): all is gone.", pytest.fail)
+        after_stop(runs, asked, 0.0, "Stopped (SIGINT): all is gone.", pytest.fail)
     )
     assert said[:2] == [
         "Stopped (SIGINT): all is gone.",
@@ -266,9 +268,14 @@ def test_after_a_stop_the_measurements_that_are_kept_are_counted(
     ]
 
 
-def test_after_failures_there_is_a_way_to_a_report(runs: Runs) -> None:
-    (said,) = after_failures(runs, NOTHING, [Path("campaign.yaml")], 0.0, pytest.fail)
-    assert said.endswith("report_so_far --configfile campaign.yaml")
+def test_after_failures_there_is_a_way_to_the_campaigns_report(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = report_command([Path("campaign.yaml")], "site.yaml")
+    monkeypatch.setenv(COMMAND_VARIABLE, command)
+    (said,) = after_failures(runs, 0.0, pytest.fail)
+    options = "--configfile campaign.yaml --config site=site.yaml"
+    assert said.endswith(f"snakemake --cores 4 report_so_far {options}")
 
 
 def test_the_last_words_come_after_everything_that_is_printed_later(

@@ -1,4 +1,4 @@
-"""Removing what killed measurements have left on this host."""
+"""Removing what killed measurements have left, on this host and on a cluster."""
 
 import fcntl
 import subprocess
@@ -8,12 +8,14 @@ import time
 import psutil
 import pytest
 from tests.support.config_files import CONFIG
+from tests.support.fake_cluster import FakeTransport, Objects, ok, status
 
 from kveval.configuration.loading import load_config
+from kveval.engines.kubernetes.api.client import Api
 from kveval.host.registry import Registry
 from kveval.host.sessions import Session
 from kveval.workflow import teardown
-from kveval.workflow.teardown import StillMeasuring, tear_down
+from kveval.workflow.teardown import NotChecked, StillMeasuring, tear_down
 
 LOCAL = load_config(CONFIG / "config.yaml", CONFIG)
 
@@ -38,6 +40,41 @@ def test_what_a_killed_measurement_noted_is_ended(said, tmp_path):
     said.clear()
     tear_down(LOCAL, said.append)
     assert said == ["no killed measurement has left anything on this host"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "namespace", "refused"),
+    [
+        ("pods", "kveval", True),
+        ("persistentvolumeclaims", "kveval", True),
+        ("daemonsets", "kveval-pcp", True),
+        # A campaign makes neither there.
+        ("persistentvolumeclaims", "kveval-pcp", False),
+        ("healthcheckpolicies", "kveval", False),
+    ],
+)
+def test_what_this_account_may_not_list_is_not_said_to_be_gone(
+    monkeypatch, kind, namespace, refused
+):
+    objects, said = Objects(), []
+
+    def answer(call):
+        if call.path.endswith(f"/namespaces/{namespace}/{kind}"):
+            return status(403, "Forbidden", f"{kind} is forbidden")
+        if call.path.endswith("/leases"):
+            return ok({"items": []})
+        return objects(call)
+
+    monkeypatch.setattr(
+        teardown.Api, "connect", lambda *_, **__: Api(FakeTransport(answer))
+    )
+    config = load_config(CONFIG / "campaigns" / "cluster-first.yaml", CONFIG)
+    if not refused:
+        tear_down(config, said.append)
+        assert said[-1].startswith("nothing of campaign cluster-first is on")
+        return
+    with pytest.raises(NotChecked, match=f"may not list {kind} in {namespace}"):
+        tear_down(config, said.append)
 
 
 def test_a_measurement_that_runs_is_left_alone(said, tmp_path):

@@ -15,6 +15,7 @@ from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     JOB,
+    NAMESPACE,
     NODE,
     POD,
     SERVICE,
@@ -180,11 +181,17 @@ class ClusterDeployer(Deployer[ClusterServer]):
         return [(self._lease.check, _LEASE_CHECK_S)]
 
     def facts(self) -> dict[str, Any]:
-        """Return the hardware that the servers ran on, the cluster's version, images as pulled, and nodes."""
-        api, server = self._context.api, self.server
+        """Return the hardware that the servers ran on, the cluster and its version, images as pulled, and nodes."""
+        api, server, namespace = self._context.api, self.server, None
+        # What is measured by now is not lost for want of a right.
+        with contextlib.suppress(ClusterError):
+            namespace = api.read(NAMESPACE, self._context.namespace)
+        metadata = (namespace or {}).get("metadata", {})
         return {
             "hardware": self._hardware(),
             "cluster": {
+                # Of the namespace, which no other cluster has.
+                "uid": str(metadata.get("uid", "")),
                 "kubernetes": str(api.get("/version").get("gitVersion", "")),
                 "images": images_of(server.watched),
                 "nodes": nodes_of(server.watched),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from kveval.campaign.problems import closest
 from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
 from kveval.workflow.campaign_source import complete_values, requested_campaign
@@ -105,10 +107,16 @@ def working_on(options: CampaignOptions) -> Iterator[CampaignContext]:
     if options.directory is not None:
         folders.insert(0, options.directory.absolute())
     checkout = Checkout.from_folders(*folders)
+    if warning := checkout.warning:
+        print(warning, file=sys.stderr)
     directory = folders[0] if options.directory else checkout.root or here
+    if not directory.is_dir():
+        message = f"--directory {options.directory}: there is no such folder"
+        raise OptionError(message, code="no_folder")
+    campaign = None if options.file is None else campaign_file(options.file, checkout)
     paths = {
         name: None if path is None else path.absolute()
-        for name, path in (("file", options.file), ("site", options.site))
+        for name, path in (("file", campaign), ("site", options.site))
     }
     with contextlib.chdir(directory):
         file, site = (
@@ -123,6 +131,20 @@ def working_on(options: CampaignOptions) -> Iterator[CampaignContext]:
             overrides=changed_values(options.changes),
         )
         yield CampaignContext(near, here, file, site, options.changes, source)
+
+
+def campaign_file(campaign: Path, checkout: Checkout) -> Path:
+    """Return a campaign's file, also of the name of one that is shipped. Raises OptionError for an unknown name."""
+    name = str(campaign)
+    is_path = campaign.suffix in (".yaml", ".yml") or campaign.name != name
+    if is_path or campaign.is_file():
+        return campaign
+    shipped = {file.stem: file for file in checkout.campaigns.glob("*.yaml")}
+    if name not in shipped:
+        hint, _ = closest(name, shipped)
+        message = f"there is neither a file {name} nor a campaign of that name; {hint}"
+        raise OptionError(message, code="no_campaign")
+    return shipped[name]
 
 
 def changed_values(changes: Sequence[str]) -> dict[str, Any]:

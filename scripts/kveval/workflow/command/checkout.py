@@ -40,6 +40,20 @@ class Checkout:
         return Checkout(None if self.root is None else Path(os.path.relpath(self.root)))
 
     @property
+    def warning(self) -> str:
+        """Say so where this program is that of another checkout, as in an environment that two of them share."""
+        own = Checkout.from_folders().root
+        library = Path("scripts", "kveval")
+        if self.root is None or own is None or not (self.root / library).is_dir():
+            return ""
+        if (own / library).samefile(self.root / library):
+            return ""
+        return (
+            f"This kveval is that of the checkout {own}, and reads the files of {self.root.resolve()}: programs and files"
+            " of one checkout belong together. In that one: bash scripts/run.sh COMMAND"
+        )
+
+    @property
     def catalogues(self) -> Path:
         """The folder of models, scenarios and workloads."""
         return shipped_folder("config") if self.root is None else self.root / "config"
@@ -48,6 +62,11 @@ class Checkout:
     def default_campaign(self) -> Path:
         """The campaign that is meant where none is named."""
         return self.catalogues / "config.yaml"
+
+    @property
+    def campaigns(self) -> Path:
+        """The folder of the campaigns that are shipped, each known by its file's name."""
+        return self.catalogues / "campaigns"
 
     @property
     def server_environment(self) -> Path:

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -14,7 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from kveval import __version__
 from kveval.host.errors import Failure
+from kveval.workflow import HINT_VARIABLE
 from kveval.workflow.command.exits import (
     CANNOT_ANSWER,
     MISTAKE,
@@ -30,7 +34,8 @@ CampaignFile = Annotated[
     Path | None,
     typer.Argument(
         metavar="CAMPAIGN",
-        help="The campaign's file; config/config.yaml if none is named.",
+        help="The campaign's file, or the name of one in config/campaigns, such as smoke; config/config.yaml if none"
+        " is named.",
         show_default=False,
     ),
 ]
@@ -131,6 +136,9 @@ class Commands(TyperGroup):
             status, message = _explained(failure)
             print(message, file=sys.stderr)
             raise Ended(max(least, status)) from None
+        except OSError as error:
+            print(f"FAILED: {_of_file(error)}", file=sys.stderr)
+            raise Ended(max(least, NO)) from None
         except Exception as error:  # noqa: BLE001  (Python's own status, 1, would be a verdict)
             print(_unexpected(error), file=sys.stderr)
             raise Ended(max(least, NO)) from None
@@ -150,6 +158,13 @@ def _explained(failure: Failure) -> tuple[int, str]:
     if isinstance(failure, OptionError | NoCheckout):
         return MISTAKE, str(failure)
     return NO, f"FAILED: {failure}"
+
+
+def _of_file(error: OSError) -> str:
+    """Return what the system refused, and of which file: no permission, no room, no such folder."""
+    if error.strerror is None or error.filename is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}"
 
 
 def _unexpected(error: Exception) -> str:
@@ -175,8 +190,24 @@ app = typer.Typer(
 )
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"{NAME} {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def kveval() -> None:
+def kveval(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the version and exit.",
+        ),
+    ] = False,
+) -> None:
     """Answer questions about campaigns of KV-cache offload; `snakemake` measures and reports them."""
 
 
@@ -695,4 +726,15 @@ def export_mlflow(
 
 def run() -> None:
     """Run the command line of this process."""
+    if hint := os.environ.get(HINT_VARIABLE):
+        atexit.register(print, hint, file=sys.stderr)
+    atexit.register(_flush)
     app()
+
+
+def _flush() -> None:
+    """Write what is left to write, unless its reader has gone, as in a pipe into `head`."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,7 +13,7 @@ from kveval.campaign.inheritance import read_campaign
 from kveval.campaign.problems import ConfigError
 from kveval.host import hardware
 from kveval.host.errors import Failure
-from kveval.workflow.command.campaign import STORE, CampaignContext
+from kveval.workflow.command.campaign import STORE, CampaignContext, campaign_file
 from kveval.workflow.command.checkout import Checkout
 from kveval.workflow.command.output import Output
 from kveval.workflow.planning.curve_files import CurveText
@@ -110,7 +110,8 @@ def _read_elsewhere(context: CampaignContext) -> str:
 def changes_for_model(campaign: Path | None, model_config: Path) -> list[str]:
     """Return the changes of a campaign, the default one if None, by which all of its models are that of a config.json."""
     near = Checkout.from_folders(Path.cwd()).relative()
-    source, problems = read_campaign(campaign or near.default_campaign)
+    file = near.default_campaign if campaign is None else campaign_file(campaign, near)
+    source, problems = read_campaign(file)
     if problems:
         raise ConfigError(problems)
     file = model_config.absolute()

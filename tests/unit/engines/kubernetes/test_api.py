@@ -30,6 +30,7 @@ from kveval.engines.kubernetes.api.kinds import (
     Kind,
 )
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Reply
+from kveval.host.kubeconfig import CONTEXT_VARIABLE
 
 Answer = Reply | Exception
 GONE = Unreachable("connection refused")
@@ -466,6 +467,16 @@ def test_a_kubeconfig_that_does_not_do_is_named(
         Api.connect("/nowhere")
     assert error.value.code == "kubeconfig_unusable"
     assert error.value.facts == {"kubeconfig": "/nowhere", "context": None}
+
+
+def test_a_job_uses_the_context_that_its_snakemake_has_pinned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CONTEXT_VARIABLE, "pinned")
+    for context, meant in ((None, "pinned"), ("gpu", "gpu")):
+        with pytest.raises(ClusterError) as error:
+            Api.connect(kubeconfig(tmp_path), context)
+        assert error.value.facts["context"] == meant
 
 
 def test_an_unreachable_cluster_is_named_and_its_token_is_not(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 Requests are retried, because an API server may be restarted, upgraded or busy while a measurement runs.
 """
 
+import os
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ from kveval.engines.kubernetes.api.kinds import (
 )
 from kveval.engines.kubernetes.api.names import MANAGER, PREFIX
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
+from kveval.host.kubeconfig import CONTEXT_VARIABLE
 
 T = TypeVar("T")
 OUTAGE_S = 300.0
@@ -85,8 +87,10 @@ class Api:
     ) -> "Api":
         """Use a kubeconfig (None: KUBECONFIG, ~/.kube/config, or the pod's own account); sends no request yet.
 
-        `outage_s` 0: no retries. Raises ClusterError.
+        `context`: None for the one that the snakemake of this job has pinned, else the current one. `outage_s` 0: no
+        retries. Raises ClusterError.
         """
+        context = context or os.environ.get(CONTEXT_VARIABLE)
         return cls(KubernetesTransport.configured(kubeconfig, context), outage_s, say)
 
     @property
