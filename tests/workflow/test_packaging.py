@@ -70,6 +70,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copytree(REPOSITORY / name, source / name, ignore=left_out)
         else:
             shutil.copy(REPOSITORY / name, source)
+    # What users put beside the shipped files is theirs.
+    (source / "config" / "campaigns" / "mine.yaml").write_text("name: mine\n")
+    (source / "config" / "traces" / "mine.jsonl").write_text("{}\n")
     offline = ("--no-index", "--find-links", tools)
     done = pip(sys.executable, "wheel", "--no-deps", "-w", built, *offline, source)
     assert done.returncode == 0, done.stderr
@@ -107,10 +110,9 @@ def test_the_wheel_has_the_library_the_configuration_and_the_manifests(
     packaged = {name for name in names if not name.split("/")[0].endswith("dist-info")}
     expected = {f"kveval/{name}" for name in files_below(SCRIPTS / "kveval")}
     expected |= {path.relative_to(SCRIPTS).as_posix() for path in library_files()}
-    for folder in FOLDERS:
-        expected |= {
-            f"kveval/data/{folder}/{name}" for name in files_below(REPOSITORY / folder)
-        }
+    tracked = run("git", "-C", REPOSITORY, "ls-files", *FOLDERS).stdout.split()
+    assert tracked
+    expected |= {f"kveval/data/{name}" for name in tracked}
     assert packaged == expected
 
 

@@ -52,6 +52,12 @@ def campaign(name):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_its_commands_say_how_many_cores_there_are(path):
+    lines = [line for line in path.read_text().splitlines() if "#   snake" in line]
+    assert all("--cores" in line or "profile" in line for line in lines)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_campaign_loads_by_its_own_name_into_a_folder_of_its_own(path):
     config = load_config(path, CONFIG)
     assert config.campaign.name == path.stem
