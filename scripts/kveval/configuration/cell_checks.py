@@ -214,6 +214,12 @@ def with_settings(
             place = argv.index(flag)
             del argv[place : place + 2]
         owner = f"{name}, companions.{sidecar.name}"
+        refused = SIDECARS[sidecar.name].refused
+        problems += [
+            wrong("scenarios", f"{owner}: {flag} is not given", right, "not_emptied")
+            for flag, right in refused.items()
+            if flag in flags(own.args)
+        ]
         problems += overrides(
             owner, "scenarios", own.args, own.env, flags(argv) | sidecar.env.keys()
         )

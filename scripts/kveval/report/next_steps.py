@@ -130,9 +130,13 @@ def _failed(row: Mapping[Any, Any]) -> bool:
 
 
 def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[ReportedStep]:
-    """Yield the number of runs for a verdict if it is affordable, else another step."""
+    """Yield the number of runs for a verdict if it is affordable, else another step; idle arms need another tier."""
     open_ = [
-        row for row in rows if row["verdict"] == words.INCONCLUSIVE and not _failed(row)
+        row
+        for row in rows
+        if row["verdict"] == words.INCONCLUSIVE
+        and not _failed(row)
+        and not words.is_of_idle_arm(row)
     ]
     needed = {Cell.from_row(row): row.get("runs_to_decide", math.nan) for row in open_}
     few = {

@@ -43,6 +43,10 @@ class LMCacheServer(HttpSidecar):
     health_path = "/healthcheck"
     executable = "lmcache"
     replaceable = frozenset({"--eviction-policy"})
+    # What is behind it is emptied between levels, and counted, where the campaign knows of it.
+    refused: ClassVar[Mapping[str, str]] = {
+        "--l2-adapter": "the scenario's `store: redis` or `store: valkey`"
+    }
 
     @classmethod
     def memory_bytes(cls, argv: Sequence[str], sizes: CacheSizes) -> int:

@@ -66,6 +66,7 @@ class Sidecar:
         executable: the program that its command line begins with.
         install: how to get that on a host that lacks it.
         replaceable: its arguments that a scenario may replace, because nothing else is computed from them.
+        refused: its arguments that a scenario may not give, and what would be right.
         metrics_port: placeholder of the port at which it has a Prometheus endpoint, /metrics; "" without one.
         ports: its ports by placeholder; the first with a name is the one that it serves at.
         in_server_pod: whether each server on a cluster has one in its own pod, because they share memory.
@@ -77,6 +78,7 @@ class Sidecar:
     executable: ClassVar[str]
     install: ClassVar[str] = "install it"
     replaceable: ClassVar[frozenset[str]] = frozenset()
+    refused: ClassVar[Mapping[str, str]] = {}
     metrics_port: ClassVar[str] = ""
     ports: ClassVar[Mapping[str, Port]] = {}
     in_server_pod: ClassVar[bool] = False

@@ -403,8 +403,8 @@ def test_machines_are_those_of_each_pair() -> None:
 def test_blocks_on_machines_of_their_own_are_compared() -> None:
     row = judged(on(on(campaign(), ARM, [4, 5]), BASELINE, [4, 5]))
     assert (row["verdict"], row["runs"], row["qualifier"]) == (words.BETTER, 5, "")
-    assert row["basis_hardware"] == "one machine in each run"
-    assert judged(campaign())["basis_hardware"] == "one machine"
+    assert row["basis_hardware"] == "one kind of machine in each run"
+    assert judged(campaign())["basis_hardware"] == "one kind of machine"
 
 
 def test_runs_of_another_server_at_the_address_are_said_beside_the_verdict() -> None:

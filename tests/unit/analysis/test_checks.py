@@ -463,6 +463,12 @@ def test_one_request_at_a_time_whatever_the_level_counts() -> None:
     assert not {"streams", "closed_loop"} & set(found(by_length))
 
 
+def test_tokens_of_cancelled_requests_are_nobody_elses() -> None:
+    judged = level(throughput_server_difference=-0.06, server_generation_tokens=60.0)
+    judged = replace(judged, run=msgspec.structs.replace(judged.run, engine="existing"))
+    assert list(checks_level.others_on_server(judged)) == []
+
+
 @pytest.mark.parametrize(
     ("engine", "apart", "named", "severity"),
     [

@@ -22,7 +22,11 @@ from kveval.analysis.conditions import (
 from kveval.analysis.statistics import verdict_words as words
 from kveval.analysis.statistics.comparability import EXEMPT, RULES, differences_between
 from kveval.analysis.statistics.comparison import contrast_pairs
-from kveval.analysis.statistics.findings import ground_codes, read_findings
+from kveval.analysis.statistics.findings import (
+    ground_codes,
+    read_exclusions,
+    read_findings,
+)
 from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.configuration.loading import load_config
@@ -45,6 +49,7 @@ def recorded() -> dict[str, str]:
         "versions/pcp": "6.0.3",
         "machine/kernel": "6.1.0",
         "machine/nodes": '["node-1"]',
+        "machine/cluster": "8d5c2f3e-0000-4000-8000-000000000001",
         "ranks/replicas": "1",
         "variable/OMP_NUM_THREADS": "8",
     }
@@ -138,18 +143,31 @@ def test_what_one_side_alone_has(
         ({"gpu_power_limit_w": (250.0, 350.0), "gpus": (1.0, 1.0)}, "other_limits"),
         ({"gpu_clock_mhz": (1900.0, 1840.0), "gpus": (1.0, 1.0)}, "other_clocks"),
         ({"gpu_clock_mhz": (1900.0, 1880.0), "gpus": (1.0, 1.0)}, None),
-        (
-            {"predicted_offered_ratio": (0.5, 0.5), "prefix_hit_ratio": (0.93, 0.4)},
-            "leftover_hits",
-        ),
     ],
 )
 def test_columns_that_differ(
     columns: dict[str, tuple[float, float]], code: str | None
 ) -> None:
     row = judged(campaign(RECORD, RECORD, **columns))
-    said = {"other_server", "other_limits", "other_clocks", "leftover_hits"}
+    said = {"other_server", "other_limits", "other_clocks"}
     assert codes(row) & said == ({code} if code else set())
+
+
+@pytest.mark.parametrize("runs", [1, 5])
+def test_runs_whose_caches_were_not_empty_are_left_out(runs: int) -> None:
+    levels = campaign(RECORD, RECORD).assign(
+        predicted_offered_ratio=0.5, prefix_hit_ratio=0.4, external_hit_ratio=0.0
+    )
+    left = (levels["scenario"] == ARM) & (levels["run"] <= runs)
+    levels.loc[left, "prefix_hit_ratio"] = 0.93
+    row = judged(levels)
+    excluded = [
+        exclusion.run
+        for exclusion in read_exclusions(row)
+        if exclusion.code == "leftover_hits"
+    ]
+    assert excluded == list(range(1, runs + 1))
+    assert row["verdict"] == (words.BETTER if runs == 1 else words.NOT_ASSESSED)
 
 
 def test_limits_that_changed_for_both_sides_between_runs_are_no_difference() -> None:

@@ -422,6 +422,7 @@ def test_the_policy_of_lmcache_is_a_setting(tmp_path: Path) -> None:
         ({"lmcache": {"args": ["--l1-size-gb", "9"]}}, "computed"),
         ({"lmcache": {"args": ["--l1_size_gb=9"]}}, "computed"),
         ({"lmcache": {"env": {"PYTHONHASHSEED": 1}}}, "computed"),
+        ({"lmcache": {"args": ["--l2-adapter", '{"type": "fs"}']}}, "not_emptied"),
         ({"redis": {"args": ["--maxmemory", "1gb"]}}, "no_such"),
         ({"memcached": {}}, "unknown_name"),
         ({"lmcache": {"env": {"HF_TOKEN": "x"}}}, "secret"),

@@ -32,6 +32,8 @@ STARVED = 0.05
 _MOSTLY = 0.5
 # Of the tokens of a server that others use as well.
 _MOST_FOR_OTHERS = 0.10
+# A server generates a few more tokens of each request that is cancelled at the end of a level.
+_CANCELLED_TOKENS = 10
 # Lateness of scheduled requests at the 99th percentile, ms: above the first a warning; above the second a failure, as
 # the load is no longer the scheduled one, whose bursts last seconds.
 _LATE_MS, _OTHER_SCHEDULE_MS = 100.0, 1000.0
@@ -385,8 +387,14 @@ def server_tokens(level: JudgedLevel) -> Iterator[Outcome]:
 
 @check("R16")
 def others_on_server(level: JudgedLevel) -> Iterator[Outcome]:
-    """A server that ran already generated nothing for others: above 2 % of its tokens a warning, above 10 % a failure."""
+    """A server that ran already generated nothing for others: above 2 % of its tokens a warning, above 10 % a failure;
+    10 tokens of each request in flight may be those of requests that were cancelled.
+    """
     others = -level.row["throughput_server_difference"]
+    tokens = others * level.row.get("server_generation_tokens", np.nan)
+    cancelled = max(level.in_flight, level.streams or 0, 1)
+    if tokens <= _CANCELLED_TOKENS * cancelled:
+        return
     if level.run.engine == "existing" and others > 0.02:
         words = "somebody else uses this server: {for_others_percent:.1f} % of its tokens were generated for others"
         if others > _MOST_FOR_OTHERS:

@@ -22,7 +22,7 @@ SEVERITIES: tuple[Severity, ...] = (
 INPUTS = (
     *("work", "activity", "build", "hardware", "clocks", "tier"),
     *("runs", "blocks", "order", "errors", "replicates", "load"),
-    *("visits", "latencies", "answers", "settings", "connector", "caches"),
+    *("visits", "latencies", "answers", "settings", "connector"),
 )
 """The inputs of a verdict. The column of each in comparison.csv is `basis_INPUT`."""
 
@@ -115,8 +115,11 @@ CODES: Mapping[str, Meaning] = {
         "the effect is that of arm and build together: it ran {arm:and}, against {reference:and}",
     ),
     # Hardware.
-    "one_machine": Meaning("hardware", "sound", "one machine"),
-    "one_machine_in_each_run": Meaning("hardware", "sound", "one machine in each run"),
+    # A host's fingerprint is that of its kind: several may have it.
+    "one_machine": Meaning("hardware", "sound", "one kind of machine"),
+    "one_machine_in_each_run": Meaning(
+        "hardware", "sound", "one kind of machine in each run"
+    ),
     "machine_unknown": Meaning("hardware", "unknown", "machine not recorded"),
     "other_machine_in_some_runs": Meaning(
         "hardware", "qualifies", "other hardware in {unlike} of {pairs} runs"
@@ -186,14 +189,6 @@ CODES: Mapping[str, Meaning] = {
         f"a tier at work {_OTHER}",
         f"a tier at work {_OTHER}, which has none: up to {{share:percent}} of the lookups behind the device were hits, in"
         " {active} of {runs} runs",
-    ),
-    "leftover_hits": Meaning(
-        "caches",
-        "refuses",
-        "caches not empty at the start",
-        "the caches of {side:whose} were not empty: in run {run} they served {served:percent} of the prompt tokens, of"
-        " which {offered:percent} had come before in the level",
-        "empty them before each level (`reset_caches: restart`), or restart the server",
     ),
     # Runs and when they were measured.
     "runs_left_out": Meaning("runs", "qualifies", "{counts:counts}"),

@@ -31,6 +31,7 @@ from kveval.analysis.statistics.comparability import is_refused
 from kveval.analysis.statistics.pairing import PairedRuns, Row
 from kveval.analysis.statistics.sides import declared_work, number
 from kveval.load.sample_sizes import MIN_RUNS
+from kveval.store.run_file import IMPORTED
 
 Side = Literal["arm", "reference"]
 SIDES: tuple[Side, Side] = ("arm", "reference")
@@ -38,6 +39,8 @@ Sided = tuple[Row | None, Row | None]
 MIN_SETTLED = 10
 """The fewest settled requests, or sessions, of a level for a verdict on its goodput."""
 
+# Beyond what came before, as predictions and counters differ.
+_LEFTOVER_SHARE = 0.03
 # Columns of a level that two measurements never have in common to the digit.
 _MEASURED = (
     THROUGHPUT,
@@ -145,6 +148,12 @@ REASONS: Mapping[str, Reason] = {
     ),
     "other_machine": Reason(
         "on another machine", "the other run of the pair ran on another machine"
+    ),
+    "leftover_hits": Reason(
+        "its caches served {served_percent:.0f} % of the prompt tokens, of which {offered_percent:.0f} % had come before in"
+        " the level: they were not empty",
+        "caches served more than had come before in the level: they were not empty at its start",
+        "caches not empty at the start",
     ),
     "two_states": Reason(
         "its rate of tokens changed by {change_percent:+.0f} % within the window",
@@ -624,5 +633,22 @@ def _defects(pair: RunPair, paired: PairedRuns) -> Iterator[Exclusion]:
     elif is_refused(arm, reference, paired.differs):
         yield Exclusion("other_server", pair.arm_run, "arm")
     for side, row in zip(SIDES, (arm, reference), strict=True):
+        if leftover := _leftover_hits(row, side):
+            yield leftover
         if defect := unfit(row, paired.metric, side):
             yield defect
+
+
+def _leftover_hits(row: Row, side: Side) -> Exclusion | None:
+    """Return that a level's caches served more than can have come before in it, None if they did not."""
+    device = number(row, "prefix_hit_ratio")
+    behind = float(np.nan_to_num(number(row, "external_hit_ratio")))
+    served = device + (1 - device) * behind
+    offered = number(row, "predicted_offered_ratio")
+    # Who measured results that were imported may have left caches as they were, with every arm.
+    if np.isnan(offered) and row.get("engine") != IMPORTED:
+        offered = 1 - number(row, "first_visit_share") - number(row, "unshared_share")
+    if not served > offered + _LEFTOVER_SHARE:
+        return None
+    facts = {"served_percent": 100 * served, "offered_percent": 100 * offered}
+    return Exclusion("leftover_hits", int(row["run"]), side, facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,6 @@ from kveval.analysis.statistics.sides import (
     numbers,
 )
 from kveval.load.reports.vllm_bench import VLLM_BENCH
-from kveval.store.run_file import IMPORTED
 
 _COUNTS = ("requests_completed", "requests_incomplete", "requests_errored")
 COLUMNS = (
@@ -111,8 +110,6 @@ _MOST_CUT = 0.9
 _VAGUE = 0.25
 # Of the lookups behind the device's cache: more hits than these are a tier's.
 _OWN_HITS_SHARE = 0.005
-# Beyond what came before, as predictions and counters differ.
-_LEFTOVER_SHARE = 0.03
 # Rates of requests that differ by more are another load, at which latencies are others; shares of first visits too.
 _SAME_LOAD, _SAME_VISITS = 0.02, 0.05
 # Below this share, and without a difference between the sides, failed requests do not qualify the verdict.
@@ -212,38 +209,6 @@ def undeclared_tier(sides: Sides) -> ComparisonFinding | None:
         active=active,
         runs=len(rows),
     )
-
-
-def leftover_hits(sides: Sides) -> ComparisonFinding | None:
-    """Return a problem if caches served more than had come before in the level: they were not empty; None otherwise."""
-    for side, rows in (("arm", sides.arm), ("reference", sides.reference)):
-        for row in rows:
-            served, offered = _served_share(row), _offered_share(row)
-            if served > offered + _LEFTOVER_SHARE:
-                return new_finding(
-                    "leftover_hits",
-                    side=side,
-                    run=_plain(row.get("run")),
-                    served=served,
-                    offered=offered,
-                )
-    return None
-
-
-def _served_share(row: Mapping[str, Any]) -> float:
-    """The share of a level's prompt tokens that caches served, NaN where that was not counted."""
-    device = number(row, "prefix_hit_ratio")
-    behind = np.nan_to_num(number(row, "external_hit_ratio"))
-    return device + (1 - device) * float(behind)
-
-
-def _offered_share(row: Mapping[str, Any]) -> float:
-    """The share of a level's prompt tokens that came before in it, the most that caches can serve; NaN if not known."""
-    offered = number(row, "predicted_offered_ratio")
-    # Who measured results that were imported may have left caches as they were, with every arm.
-    if row.get("engine") == IMPORTED or not math.isnan(offered):
-        return offered
-    return 1 - number(row, "first_visit_share") - number(row, "unshared_share")
 
 
 def loading_switched_off(sides: Sides) -> ComparisonFinding | None:
@@ -725,7 +690,6 @@ INPUTS: tuple[Input, ...] = (
         tier_size,
         undeclared_tier,
         loading_switched_off,
-        leftover_hits,
     ),
     *(failed_requests, same_rates, others_on_server, same_first_visits),
     *(same_conditions, other_connector, host_speed.host_speeds),

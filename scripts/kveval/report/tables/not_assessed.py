@@ -54,6 +54,7 @@ _STEP_FOR_CAUSE = {
     "level_failed": _PASSING,
     "server_failed": _PASSING,
     "check_failed": _PASSING,
+    "leftover_hits": "caches that are emptied before each level (`reset_caches: restart`)",
     "few_runs": _MORE_RUNS,
     "unsteady_windows": "longer levels (`seconds:`), or a quieter machine",
     "no_baseline": "measure its baseline",
@@ -73,12 +74,11 @@ _STEP_FOR_VERDICT = {
 # The input of a comparison that prevents a verdict -> what would remove the problem.
 _STEP_FOR_INPUT = {
     "work": "one workload for both",
-    "hardware": "both on one machine",
+    "hardware": "both on machines of one kind",
     "clocks": "one power limit and one clock on all GPUs (nvidia-smi -pl, -lgc)",
     "tier": "a tier of the size that the cell's name says",
     "latencies": "longer levels if requests were cut off, else a report of latencies that were observed, in ms",
     "settings": "the same settings on both sides, or `differs` of a declared pair",
-    "caches": "caches that are emptied before each level",
     "answers": "caches that give right answers: the appendix Checks says which did not",
 }
 
