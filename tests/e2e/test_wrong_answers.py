@@ -30,7 +30,7 @@ LAST_LAYER = "the last layer is not copied"
 ONE_IN_FOUR = "another block in place of one block in 4, from block 0 on"
 TRIES = [
     f"another block in place of one block in 25, from block {first} on"
-    for first in (1, 6, 11, 16, 21)
+    for first in (1, 9, 17)
 ]
 # Copies blocks from the tier to the device as the file beside it says; without one, as it should.
 BREAKABLE = f'''
@@ -114,8 +114,7 @@ def test_a_tier_that_mixes_up_one_block_in_25_is_found(
     answers: dict[str, Answers],
 ) -> None:
     compared = [answers[defect] for defect in TRIES]
-    print([(one.same, one.near_ties, one.changed, one.unchecked) for one in compared])
-    assert sum(comparison.wrong for comparison in compared) >= 4, compared
+    assert all(comparison.wrong for comparison in compared), compared
 
 
 @pytest.mark.parametrize("defect", [LAST_LAYER, ONE_IN_FOUR])
