@@ -36,8 +36,6 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     "store": ("host", "campaign"),
     "curve": _BELOW_ENGINES,
     "engines": _BELOW_ENGINES,
-    # It asks a server as an engine does, and measures nothing for a store.
-    "probe": (*_BELOW_ENGINES, "engines"),
     "analysis": (*_BELOW_ENGINES, "curve"),
     "importing": _BELOW_ENGINES,
     "report": (*_BELOW_ENGINES, "curve", "analysis"),
@@ -47,7 +45,6 @@ ALLOWED: Mapping[str, Sequence[str]] = {
         *_BELOW_ENGINES,
         "curve",
         "engines",
-        "probe",
         "analysis",
         "importing",
         "report",
@@ -55,6 +52,17 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     ),
     # The command's beginning.
     "__main__": ("workflow",),
+    # What stands beside the core; none imports another.
+    "plugins": (
+        *_BELOW_ENGINES,
+        "curve",
+        "engines",
+        "analysis",
+        "importing",
+        "report",
+        "measure",
+        "workflow",
+    ),
 }
 """What each package may import of the others; docs/architecture.md draws it."""
 
@@ -67,7 +75,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "stacks/vllm_memory.py": "vLLM: what it leaves of a GPU to its cache",
     "stacks/vllm_settings.py": "vLLM: what its arguments and variables set",
     "stacks/vllm_wire.py": "vLLM: names on the wire and in the log",
-    "workflow/command/main.py": "the table of vLLM's recipes",
+    "plugins/attach/__init__.py": "the table of vLLM's recipes",
     "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",
     "engines/local/plugin/kveval_weights.py": "runs inside vLLM",
     "stacks/lmcache.py": "the server that LMCache stands beside",
@@ -114,6 +122,8 @@ def _is_allowed(importer: str, other: str) -> bool:
     if _part(importer, 0) != "kveval":
         return True
     source, target = _part(importer, 1), _part(other, 1)
+    if source == target == "plugins":
+        return _part(importer, 2) == _part(other, 2) or not _part(other, 2)
     return source == target or not target or target in ALLOWED.get(source, ())
 
 

@@ -3,7 +3,7 @@
 One JSON object a line, plain or compressed by gzip or zstd: `timestamp` in ms, `input_length` and `output_length` in
 tokens, and `hash_ids`, one number for each block of a prompt, the last for the rest. Equal numbers are equal blocks
 after equal beginnings, so that prompts share what their ids have in common from the first on
-(https://github.com/kvcache-ai/Mooncake, FAST25-release). `kveval.load.trace_making` makes traces of logs and other forms.
+(https://github.com/kvcache-ai/Mooncake, FAST25-release). The plug-in `traces` makes traces of logs and other forms.
 
 A workload names a `TraceFile`; what defines a measurement is its `TraceContent`.
 """

@@ -12,8 +12,8 @@ from kveval.load import trace_file, traces
 from kveval.load.levels import rate_req_s_at
 from kveval.load.log_file import TraceError
 from kveval.load.trace_file import TraceContent, TraceRow, read, scaled
-from kveval.load.trace_making import TraceOptions, make_trace
 from kveval.load.workload import workload_of
+from kveval.plugins.traces.trace_making import TraceOptions, make_trace
 
 ROWS = (
     {"timestamp": 0, "input_length": 1030, "output_length": 500, "hash_ids": [0, 1, 2]},

@@ -25,9 +25,10 @@ from kveval.campaign.builds import BuildError
 from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
 from kveval.host.processes import Terminated
-from kveval.load.conversations import Sharing
-from kveval.load.request_log import UNITS
-from kveval.load.trace_making import BLOCK_TOKENS
+from kveval.plugins.traces import PromptSharing, TimeUnit, TraceForm
+from kveval.plugins.traces.conversations import Sharing
+from kveval.plugins.traces.request_log import UNITS
+from kveval.plugins.traces.trace_making import BLOCK_TOKENS
 from kveval.store.store import Store
 from kveval.workflow.check.campaign import CheckError
 from kveval.workflow.check.check import CheckRequest
@@ -36,13 +37,7 @@ from kveval.workflow.check.measuring import Stopped
 from kveval.workflow.command import builds, checkout, engine
 from kveval.workflow.command.checkout import Checkout, NoCheckout
 from kveval.workflow.command.exits import JUDGING
-from kveval.workflow.command.main import (
-    PromptSharing,
-    PruneKind,
-    TimeUnit,
-    TraceForm,
-    app,
-)
+from kveval.workflow.command.main import PruneKind, app
 from kveval.workflow.upkeep.prune import KINDS
 
 COMMANDS = (

@@ -26,41 +26,22 @@ from kveval.workflow.command.exits import (
     Ended,
     judges,
 )
+from kveval.workflow.command.options import (
+    BUILDS,
+    CAMPAIGNS,
+    STORED,
+    CampaignFile,
+    Changes,
+    Directory,
+    Json,
+    SiteFile,
+)
+from kveval.workflow.plugin import installed
 
 if TYPE_CHECKING:
     from kveval.workflow.command.campaign import CampaignContext
 
-CampaignFile = Annotated[
-    Path | None,
-    typer.Argument(
-        metavar="CAMPAIGN",
-        help="The campaign's file, or the name of one in config/campaigns, such as smoke; config/config.yaml if none"
-        " is named.",
-        show_default=False,
-    ),
-]
-SiteFile = Annotated[
-    Path | None,
-    typer.Option("--site", help="File with the cluster's settings: site.yaml."),
-]
-Changes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="KEY=VALUE",
-        help="Override a value of the campaign; may be repeated.",
-    ),
-]
-Directory = Annotated[
-    Path | None,
-    typer.Option(
-        help="The folder that has results/ and logs/; by default the checkout."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 NAME = "kveval"
-RUNNING, CAMPAIGNS = "A server that runs", "Campaigns"
-STORED, BUILDS = "The store", "Builds"
 
 
 class PruneKind(StrEnum):
@@ -73,34 +54,6 @@ class PruneKind(StrEnum):
     PARTIAL = "partial"
     INCOMING = "incoming"
     PRUNED = "pruned"
-
-
-class TimeUnit(StrEnum):
-    """Units of times: those of kveval.load.request_log."""
-
-    S = "s"
-    MS = "ms"
-    US = "us"
-    NS = "ns"
-
-
-class PromptSharing(StrEnum):
-    """Assumptions of what prompts begin with: kveval.load.conversations.Sharing."""
-
-    TEXT = "text"
-    HISTORY = "history"
-    PROMPTS = "prompts"
-    NONE = "none"
-
-
-class TraceForm(StrEnum):
-    """Forms of files with requests: those of kveval.load.trace_making."""
-
-    LOG = "log"
-    MOONCAKE = "mooncake"
-    BAILIAN = "bailian"
-    HARVARD = "harvard"
-    WEKA = "weka"
 
 
 class Commands(TyperGroup):
@@ -224,103 +177,6 @@ def _campaign(
         yield context
 
 
-@app.command(rich_help_panel=RUNNING)
-def attach(
-    url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL",
-            help="Where the server answers, in OpenAI's form: http://HOST:PORT, with or without /v1.",
-        ),
-    ],
-    model: Annotated[
-        str, typer.Option(help="The model to ask for; by default the server's first.")
-    ] = "",
-    key_env: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="The environment variable that has the API key; the key itself appears nowhere.",
-        ),
-    ] = "",
-    metrics: Annotated[
-        str,
-        typer.Option(
-            metavar="URL",
-            help="Where the server's metrics are, if not at the same address, as behind a gateway.",
-        ),
-    ] = "",
-    share: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            max=100.0,
-            help="Percent of the device's cache that the three prefixes may take together.",
-        ),
-    ] = 2.0,
-    reset: Annotated[
-        bool | None,
-        typer.Option(
-            "--reset/--no-reset",
-            help="Empty the device's cache, without which a tier is not asked; by default only if nobody else is seen.",
-            show_default=False,
-        ),
-    ] = None,
-    capacity: Annotated[
-        bool,
-        typer.Option(
-            "--capacity",
-            help="Find out how much the caches retain; says before what it evicts and how long it takes, and asks.",
-        ),
-    ] = False,
-    capacity_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="TOKENS",
-            help="Tokens that --capacity sends; by default 1.25 times what the server declares.",
-        ),
-    ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Agree to what --capacity does.")
-    ] = False,
-    recipe: Annotated[
-        bool,
-        typer.Option(
-            "--recipe",
-            help="Print the table that vllm-project/recipes has for a verified offloading option.",
-        ),
-    ] = False,
-    max_requests: Annotated[
-        int, typer.Option(min=2, help="Requests for tokens, at most.")
-    ] = 200,
-    max_ttft: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            metavar="SECONDS",
-            help="Stop at a first token that is later than this.",
-        ),
-    ] = 10.0,
-    as_json: Json = False,
-) -> None:
-    """Ask a server that runs already: what it is, what a prefix costs computed and cached, whether its tier serves."""
-    from kveval.probe.client import Limits
-    from kveval.probe.survey import Options
-    from kveval.workflow.command.attach import show_attached
-
-    show_attached(
-        url,
-        Options(model, share / 100, reset, capacity, capacity_tokens),
-        Limits(max_requests, max_ttft),
-        metrics_url=metrics,
-        key_variable=key_env,
-        agrees=yes,
-        as_recipe=recipe,
-        as_json=as_json,
-    )
-
-
 @app.command(rich_help_panel=CAMPAIGNS)
 def plan(
     campaign: CampaignFile = None,
@@ -365,81 +221,6 @@ def curve(
         changes = [*(changes or ()), *changes_for_model(campaign, model_config)]
     with _campaign(campaign, site, changes, directory) as context:
         show_curve(context, as_json=as_json)
-
-
-@app.command(rich_help_panel=CAMPAIGNS)
-def trace(
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="A log of requests (JSON lines, a JSON list or CSV) or a trace; plain, .gz or .zst.",
-        ),
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="PATH",
-            help="The trace's file, compressed if it ends in .gz or .zst; by default FILE's name in config/traces/"
-            " of the checkout, or here without one.",
-        ),
-    ] = None,
-    fields: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--field",
-            metavar="KIND=NAME",
-            help="The log's field for time, session, prompt or answer (their tokens), request (its id) or text, where it"
-            " is not recognised; a.b is field b in a. May be repeated.",
-        ),
-    ] = None,
-    time_unit: Annotated[
-        TimeUnit | None,
-        typer.Option(
-            help="Unit of times that are numbers; by default by name and size."
-        ),
-    ] = None,
-    sharing: Annotated[
-        PromptSharing | None,
-        typer.Option(
-            help="What prompts begin with: what their text has in common; the earlier prompt and answer of their session"
-            " (history), or its prompt alone (prompts); nothing of it. By default text where there is text, else history."
-        ),
-    ] = None,
-    shared_prefix_tokens: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Tokens with which all conversations begin, such as a system prompt's.",
-        ),
-    ] = 0,
-    hash_tokens: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Tokens of a block of the trace; by default 32, or those of the form.",
-        ),
-    ] = None,
-    form: Annotated[
-        TraceForm | None,
-        typer.Option(help="The file's form, where it is not recognised."),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Make a trace of a log of requests, which a campaign can replay; say what is in it."""
-    from kveval.load.conversations import Sharing
-    from kveval.load.trace_making import TraceOptions
-    from kveval.workflow.command.trace import named_fields, show_trace
-
-    options = TraceOptions(
-        form=form.value if form else "",
-        hash_tokens=hash_tokens,
-        sharing=Sharing(sharing.value) if sharing else None,
-        prefix_tokens=shared_prefix_tokens,
-        fields=named_fields(fields or ()),
-        time_unit=time_unit.value if time_unit else "",
-    )
-    show_trace(file, out, options, as_json=as_json)
 
 
 @app.command(name="import", rich_help_panel=CAMPAIGNS)
@@ -722,6 +503,10 @@ def export_mlflow(
     from kveval.workflow.command.export import export_to_mlflow
 
     export_to_mlflow(results, address, as_json=as_json)
+
+
+for plugin in installed():
+    plugin.add_commands(app)
 
 
 def run() -> None:

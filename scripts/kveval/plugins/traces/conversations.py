@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from kveval.load.request_log import LoggedRequest
 from kveval.load.trace_file import TraceRow
+from kveval.plugins.traces.request_log import LoggedRequest
 
 Ints = npt.NDArray[np.int64]
 _NONE = -1

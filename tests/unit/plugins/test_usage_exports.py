@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kveval.load.log_file import TraceError
-from kveval.load.request_log import RequestLog
+from kveval.plugins.traces.request_log import RequestLog
 
 LENGTHS = {"prompt_tokens": 821000, "completion_tokens": 90001}
 

@@ -13,9 +13,9 @@ from enum import StrEnum
 
 import zstandard
 
-from kveval.load.conversations import RequestArrays
-from kveval.load.prompt_text import MARK
 from kveval.load.trace_file import TraceRow
+from kveval.plugins.traces.conversations import RequestArrays
+from kveval.plugins.traces.prompt_text import MARK
 
 # Tokenizers make two tokens of a rare character, and one of a long word or of indentation.
 _FEWEST_CHARACTERS, _MOST_CHARACTERS = 0.4, 16.0

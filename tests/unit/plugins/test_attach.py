@@ -11,7 +11,7 @@ from tests.support.command import kveval
 from tests.support.fake_model_server import BYTES_PER_TOKEN, FakeServer, serving
 from tests.support.paths import SCRIPTS
 
-from kveval.probe import capacity, client, meter, prefix, survey
+from kveval.plugins.attach import capacity, client, meter, prefix, survey
 
 HERE = Path()
 HEAVY = ("snakemake", "pandas", "kubernetes", "scipy", "matplotlib", "pyarrow")
@@ -406,7 +406,7 @@ def test_the_command_imports_nothing_of_the_workflow() -> None:
         "from kveval.workflow.command.main import app\n"
         "try: app(['attach', '127.0.0.1:9'])\n"
         "except SystemExit: pass\n"
-        "import kveval.workflow.command.attach\n"
+        "import kveval.plugins.attach.command\n"
         f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
     )
     done = subprocess.run(

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 from kveval.engines.servers.one_request import SERVED_SHARE, number_lines
 from kveval.host.http import HttpError
-from kveval.probe.client import Client, StreamedAnswer
-from kveval.probe.meter import Meter, Window
+from kveval.plugins.attach.client import Client, StreamedAnswer
+from kveval.plugins.attach.meter import Meter, Window
 from kveval.stacks.running_server import RunningFacts, RunningServer
 
 PREFIXES = 3

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from kveval.engines.servers import answers
 from kveval.host.http import HttpError
-from kveval.probe.capacity import Capacity
-from kveval.probe.client import StreamedAnswer, SurveyStopped
-from kveval.probe.meter import Counts, ForeignTraffic, Window
-from kveval.probe.prefix import (
+from kveval.plugins.attach.capacity import Capacity
+from kveval.plugins.attach.client import StreamedAnswer, SurveyStopped
+from kveval.plugins.attach.meter import Counts, ForeignTraffic, Window
+from kveval.plugins.attach.prefix import (
     ANSWER_TOKENS,
     SEVERAL_SERVERS,
     PrefixRequests,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from kveval.engines.servers.one_request import SERVED_SHARE, number_lines
 from kveval.host.errors import Failure
-from kveval.probe.meter import Window
-from kveval.probe.prefix import Target
+from kveval.plugins.attach.meter import Window
+from kveval.plugins.attach.prefix import Target
 from kveval.stacks.running_server import RunningFacts
 
 _BEYOND = 1.25

@@ -16,10 +16,10 @@ from rich.padding import Padding
 from rich.table import Table
 
 from kveval.host.findings import pluralize
-from kveval.load.conversations import Sharing
 from kveval.load.log_file import number_word
-from kveval.load.request_log import KINDS
-from kveval.load.trace_making import (
+from kveval.plugins.traces.conversations import Sharing
+from kveval.plugins.traces.request_log import KINDS
+from kveval.plugins.traces.trace_making import (
     MOST_BLOCKS,
     Lengths,
     LogSummary,

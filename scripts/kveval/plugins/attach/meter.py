@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from kveval.engines.watchdog import read_work
 from kveval.host.http import HttpError
-from kveval.probe.client import Client, StreamedAnswer
+from kveval.plugins.attach.client import Client, StreamedAnswer
 from kveval.stacks.counters import CounterError, parse_counters
 from kveval.stacks.running_server import RunningServer
 

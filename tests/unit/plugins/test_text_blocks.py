@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kveval.load.trace_making import MadeTrace, TraceOptions, make_trace
+from kveval.plugins.traces.trace_making import MadeTrace, TraceOptions, make_trace
 
 ENGLISH = "abcdefghijklmnopqrstuvwxyz "
 CHINESE = [chr(0x4E00 + number) for number in range(2000)]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kveval.load.log_file import TraceError
-from kveval.load.request_log import LoggedRequest, RequestLog
+from kveval.plugins.traces.request_log import LoggedRequest, RequestLog
 
 BURSTGPT = """\
 Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type

@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kveval.load import trace_file, trace_making
-from kveval.load.conversations import Sharing
 from kveval.load.log_file import TraceError
 from kveval.load.trace_file import TraceRow
-from kveval.load.trace_making import MadeTrace, TraceOptions, make_trace
+from kveval.plugins.traces.conversations import Sharing
+from kveval.plugins.traces.trace_making import MadeTrace, TraceOptions, make_trace
 
 
 def request(time: float, session: object, prompt: int, answer: int) -> dict[str, Any]:

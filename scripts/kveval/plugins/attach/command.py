@@ -14,12 +14,12 @@ from kveval.campaign.sizing import GIB
 from kveval.host.errors import Failure
 from kveval.host.findings import aligned
 from kveval.host.redaction import Redactor
-from kveval.probe.capacity import Capacity, CapacityPlan
-from kveval.probe.client import AddressError, Client, Limits
-from kveval.probe.judgement import SameAnswers
-from kveval.probe.meter import ForeignTraffic
-from kveval.probe.prefix import SourceTimes
-from kveval.probe.survey import INTERRUPTED, Options, Survey, survey
+from kveval.plugins.attach.capacity import Capacity, CapacityPlan
+from kveval.plugins.attach.client import AddressError, Client, Limits
+from kveval.plugins.attach.judgement import SameAnswers
+from kveval.plugins.attach.meter import ForeignTraffic
+from kveval.plugins.attach.prefix import SourceTimes
+from kveval.plugins.attach.survey import INTERRUPTED, Options, Survey, survey
 from kveval.stacks.running_server import RunningFacts
 from kveval.workflow.command.exits import BY_CTRL_C, MISTAKE, NO, Ended
 from kveval.workflow.command.output import print_document

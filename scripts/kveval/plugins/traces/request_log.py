@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from kveval.load.log_file import FORMS, Entry, TraceError, entries
-from kveval.load.prompt_text import plain_text
-from kveval.load.usage_exports import RowTime, is_end, plain_name, why_sums
+from kveval.plugins.traces.prompt_text import plain_text
+from kveval.plugins.traces.usage_exports import RowTime, is_end, plain_name, why_sums
 
 TIME, SESSION, PROMPT, ANSWER, REQUEST, TEXT = (
     "time",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kveval.host.http import HttpError
-from kveval.probe.capacity import (
+from kveval.plugins.attach.capacity import (
     Capacity,
     CapacityError,
     CapacityPlan,
@@ -14,16 +14,16 @@ from kveval.probe.capacity import (
     fill_and_ask,
     plan_search,
 )
-from kveval.probe.client import AddressError, Client, SurveyStopped
-from kveval.probe.judgement import (
+from kveval.plugins.attach.client import AddressError, Client, SurveyStopped
+from kveval.plugins.attach.judgement import (
     SameAnswers,
     TierActivity,
     next_steps,
     same_answers,
     tier_activity,
 )
-from kveval.probe.meter import Counts, ForeignTraffic, Meter
-from kveval.probe.prefix import PrefixRequests, SourceTimes, Target, measure
+from kveval.plugins.attach.meter import Counts, ForeignTraffic, Meter
+from kveval.plugins.attach.prefix import PrefixRequests, SourceTimes, Target, measure
 from kveval.stacks.counters import CounterError, MetricSample, parse_samples
 from kveval.stacks.registry import RUNNING_SERVERS
 from kveval.stacks.running_server import OtherServer, RunningServer, model_entries

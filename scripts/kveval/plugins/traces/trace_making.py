@@ -16,12 +16,18 @@ import numpy as np
 import zstandard
 
 from kveval.host.files import replacing
-from kveval.load import conversations, trace_file, trace_forms
-from kveval.load.conversations import Conversations, RequestArrays, Sharing
+from kveval.load import trace_file
 from kveval.load.log_file import DAMAGED, Entry, TraceError, entries, opened
-from kveval.load.request_log import Dropped, LogFacts, LoggedRequest, RequestLog
-from kveval.load.text_blocks import Guess, PromptTexts
 from kveval.load.trace_file import BLOCK_SIZES, TraceRow, fitting_block_sizes, problems
+from kveval.plugins.traces import conversations, trace_forms
+from kveval.plugins.traces.conversations import Conversations, RequestArrays, Sharing
+from kveval.plugins.traces.request_log import (
+    Dropped,
+    LogFacts,
+    LoggedRequest,
+    RequestLog,
+)
+from kveval.plugins.traces.text_blocks import Guess, PromptTexts
 
 LOG, MOONCAKE = "log", "mooncake"
 _CONVERTERS: Mapping[

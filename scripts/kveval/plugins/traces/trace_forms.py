@@ -1,6 +1,6 @@
 """Other forms of traces as rows of a Mooncake trace: agents' sessions, and hashes of other names.
 
-`kveval.load.trace_making` writes them to a file. Ids become numbers in the order of first appearance.
+`kveval.plugins.traces.trace_making` writes them to a file. Ids become numbers in the order of first appearance.
 
 - weka: sessions with requests of `t` in s, `in`, `out` and `hash_ids`, with those of subagents nested
   (https://github.com/callanjfox/kv-cache-tester); ids of a session with `hash_id_scope: local` are its own.
@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kveval.load.log_file import TraceError
-from kveval.load.request_log import MOST_TOKENS
 from kveval.load.trace_file import TraceRow
+from kveval.plugins.traces.request_log import MOST_TOKENS
 
 _PROMPT_TOKENS = ("input_length", "prompt_tokens")
 _OUTPUT_TOKENS = ("output_length", "completion_tokens")

@@ -1,0 +1,37 @@
+"""Options that several commands of `kveval` have, and the groups in which its help lists commands."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+CampaignFile = Annotated[
+    Path | None,
+    typer.Argument(
+        metavar="CAMPAIGN",
+        help="The campaign's file, or the name of one in config/campaigns, such as smoke; config/config.yaml if none"
+        " is named.",
+        show_default=False,
+    ),
+]
+SiteFile = Annotated[
+    Path | None,
+    typer.Option("--site", help="File with the cluster's settings: site.yaml."),
+]
+Changes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a value of the campaign; may be repeated.",
+    ),
+]
+Directory = Annotated[
+    Path | None,
+    typer.Option(
+        help="The folder that has results/ and logs/; by default the checkout."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+RUNNING, CAMPAIGNS = "A server that runs", "Campaigns"
+STORED, BUILDS = "The store", "Builds"
