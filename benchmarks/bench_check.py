@@ -22,13 +22,13 @@ from kveval.analysis.estimators.sequential import Design
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.configuration.loading import load_config
-from kveval.workflow.check.judging import (
+from kveval.plugins.builds.judging import (
     FIRST_LOOK,
     BuildClaim,
     evaluate_claims,
     verdict_of,
 )
-from kveval.workflow.check.measuring import COLD, Values, values_of
+from kveval.plugins.builds.measuring import COLD, Values, values_of
 
 _QUANTITIES = ("throughput_tok_s", COLD)
 Pairs = npt.NDArray[np.float64]

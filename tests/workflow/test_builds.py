@@ -19,7 +19,7 @@ from tests.support.paths import REPOSITORY
 from tests.support.report_text import whole_report
 from tests.support.tree import Tree
 
-from kveval.workflow.command.builds import _STATUS
+from kveval.plugins.builds.check_command import _STATUS
 
 pytestmark = [
     pytest.mark.workflow,

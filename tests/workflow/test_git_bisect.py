@@ -15,8 +15,8 @@ MARGIN = "comparison={margin: 0.07, alpha: 0.01}"
 # Change 2 gives no result, and 3 is the first that is slower.
 CHECK = f"""
 import subprocess
-from kveval.workflow.check import check
-from kveval.workflow.check.measuring import SHOWN
+from kveval.plugins.builds import check
+from kveval.plugins.builds.measuring import SHOWN
 from kveval.workflow.command.main import app
 
 def values_of(config, cell, run):

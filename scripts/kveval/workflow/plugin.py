@@ -12,7 +12,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-OURS = ("attach", "traces")
+OURS = ("attach", "builds", "traces")
 GROUP = "kveval.plugins"
 
 

@@ -25,16 +25,17 @@ from kveval.campaign.builds import BuildError
 from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure
 from kveval.host.processes import Terminated
+from kveval.plugins.builds import check_command
+from kveval.plugins.builds.campaign import CheckError
+from kveval.plugins.builds.check import CheckRequest
+from kveval.plugins.builds.judging import Verdict
+from kveval.plugins.builds.measuring import Stopped
 from kveval.plugins.traces import PromptSharing, TimeUnit, TraceForm
 from kveval.plugins.traces.conversations import Sharing
 from kveval.plugins.traces.request_log import UNITS
 from kveval.plugins.traces.trace_making import BLOCK_TOKENS
 from kveval.store.store import Store
-from kveval.workflow.check.campaign import CheckError
-from kveval.workflow.check.check import CheckRequest
-from kveval.workflow.check.judging import Verdict
-from kveval.workflow.check.measuring import Stopped
-from kveval.workflow.command import builds, checkout, engine
+from kveval.workflow.command import checkout, engine
 from kveval.workflow.command.checkout import Checkout, NoCheckout
 from kveval.workflow.command.exits import JUDGING
 from kveval.workflow.command.main import PruneKind, app
@@ -398,7 +399,7 @@ def test_builds_are_named_from_where_the_user_stands(
         requests.append(request)
         raise CheckError("seen")
 
-    monkeypatch.setattr(builds, "run_check", run)
+    monkeypatch.setattr(check_command, "run_check", run)
     there = ("--directory", str(folder))
     kveval("check", *there, "--candidate", ".", "--base", "../vllm@main")
     kveval("check", *there, "--candidate", "a.whl", "--base", "vllm==0.31.0")
@@ -423,11 +424,13 @@ def ending(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ending]:
                 raise outcome
             return SimpleNamespace(verdict=outcome), folder
 
-        monkeypatch.setattr(builds, "run_check", run)
+        monkeypatch.setattr(check_command, "run_check", run)
         return kveval("check", SMOKE, "--candidate", "mine.whl")
 
-    monkeypatch.setattr(builds, "check_text", lambda result, folder: result.verdict)
-    monkeypatch.setattr(builds, "check_document", vars)
+    monkeypatch.setattr(
+        check_command, "check_text", lambda result, folder: result.verdict
+    )
+    monkeypatch.setattr(check_command, "check_document", vars)
     return check
 
 

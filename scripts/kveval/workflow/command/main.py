@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,7 +26,6 @@ from kveval.workflow.command.exits import (
     judges,
 )
 from kveval.workflow.command.options import (
-    BUILDS,
     CAMPAIGNS,
     STORED,
     CampaignFile,
@@ -35,11 +33,12 @@ from kveval.workflow.command.options import (
     Directory,
     Json,
     SiteFile,
+    campaign_context,
 )
 from kveval.workflow.plugin import installed
 
 if TYPE_CHECKING:
-    from kveval.workflow.command.campaign import CampaignContext
+    pass
 
 NAME = "kveval"
 
@@ -164,19 +163,6 @@ def kveval(
     """Answer questions about campaigns of KV-cache offload; `snakemake` measures and reports them."""
 
 
-@contextlib.contextmanager
-def _campaign(
-    file: Path | None,
-    site: Path | None,
-    changes: list[str] | None,
-    directory: Path | None,
-) -> Iterator[CampaignContext]:
-    from kveval.workflow.command.campaign import CampaignOptions, working_on
-
-    with working_on(CampaignOptions(file, site, changes or (), directory)) as context:
-        yield context
-
-
 @app.command(rich_help_panel=CAMPAIGNS)
 def plan(
     campaign: CampaignFile = None,
@@ -195,7 +181,7 @@ def plan(
     """Say what would be measured and why, its GPU hours and disk, and what it can show."""
     from kveval.workflow.command.planning import show_plan
 
-    with _campaign(campaign, site, changes, directory) as context:
+    with campaign_context(campaign, site, changes, directory) as context:
         show_plan(context, as_json=as_json, ask_servers=ask_servers)
 
 
@@ -219,7 +205,7 @@ def curve(
 
     if model_config is not None:
         changes = [*(changes or ()), *changes_for_model(campaign, model_config)]
-    with _campaign(campaign, site, changes, directory) as context:
+    with campaign_context(campaign, site, changes, directory) as context:
         show_curve(context, as_json=as_json)
 
 
@@ -258,7 +244,7 @@ def models(
     """List the models of the catalogue: parameters, layers, bytes of KV cache."""
     from kveval.workflow.command.models import show_models
 
-    with _campaign(campaign, site, changes, directory) as context:
+    with campaign_context(campaign, site, changes, directory) as context:
         show_models(context, as_json=as_json)
 
 
@@ -281,7 +267,7 @@ def doctor(
     """Check whether the campaign can run here; name what is missing, and the fix. 1 if it cannot."""
     from kveval.workflow.command.engine import show_findings
 
-    with _campaign(campaign, site, changes, directory) as context:
+    with campaign_context(campaign, site, changes, directory) as context:
         show_findings(context, slots=slots, as_json=as_json)
 
 
@@ -303,7 +289,7 @@ def deploy_one(
     """Deploy one cell on the cluster, send it requests, and remove it again. 1 if that fails."""
     from kveval.workflow.command.engine import deploy_cell
 
-    with _campaign(campaign, site, changes, directory) as context:
+    with campaign_context(campaign, site, changes, directory) as context:
         deploy_cell(context, cell=cell, as_json=as_json)
 
 
@@ -318,7 +304,7 @@ def teardown(
     """Remove what killed measurements have left on the campaign's cluster, or on this host."""
     from kveval.workflow.command.engine import remove_remains
 
-    with _campaign(campaign, site, changes, directory) as context:
+    with campaign_context(campaign, site, changes, directory) as context:
         remove_remains(context, as_json=as_json)
 
 
@@ -357,7 +343,7 @@ def verify(
     """Check that every measurement is still what was measured. 1 if anything was wrong."""
     from kveval.workflow.command.store import check_store
 
-    with _campaign(campaign, site, changes, directory) as context:
+    with campaign_context(campaign, site, changes, directory) as context:
         check_store(context, cores=cores, as_json=as_json)
 
 
@@ -390,85 +376,13 @@ def prune(
     from kveval.workflow.command.store import prune_store
 
     others = [path.absolute() for path in also or ()]
-    with _campaign(campaign, site, changes, directory) as context:
+    with campaign_context(campaign, site, changes, directory) as context:
         prune_store(
             context,
             delete=delete,
             kinds=[kind.value for kind in kinds or ()],
             older_than_days=older_than,
             also=others,
-            as_json=as_json,
-        )
-
-
-@app.command(rich_help_panel=BUILDS)
-def check(
-    candidate: Annotated[
-        str,
-        typer.Option(
-            metavar="BUILD",
-            help="The build to check: PROGRAM==VERSION, FILE.whl, the folder of a checkout or of an"
-            " environment, FOLDER@COMMIT.",
-        ),
-    ],
-    campaign: CampaignFile = None,
-    base: Annotated[
-        str,
-        typer.Option(
-            metavar="BUILD", help="What it is checked against, likewise, or installed."
-        ),
-    ] = "installed",
-    arms: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--arm",
-            metavar="SCENARIO/CPU_BLOCKS",
-            help="An arm to compare the builds in; may be repeated.",
-        ),
-    ] = None,
-    blocks: Annotated[int, typer.Option(min=1, help="The most blocks.")] = 6,
-    site: SiteFile = None,
-    changes: Changes = None,
-    directory: Directory = None,
-    as_json: Json = False,
-) -> None:
-    """Measure whether a build is slower than another. 0: it is not, 1: it is, 125: undecided, from 128 on: an error."""
-    from kveval.workflow.check.check import CheckRequest
-    from kveval.workflow.command.builds import check_build
-
-    request = CheckRequest(candidate, base, arms or (), blocks)
-    with _campaign(campaign, site, changes, directory) as context:
-        check_build(context, request, as_json=as_json)
-
-
-@app.command(rich_help_panel=BUILDS)
-def history(
-    campaign: CampaignFile = None,
-    site: SiteFile = None,
-    changes: Changes = None,
-    folders: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--folder",
-            help="The folder of the history, by default results/history; if repeated, the first is added to.",
-        ),
-    ] = None,
-    program: Annotated[
-        str | None,
-        typer.Option(help="Its versions are the builds, by default the server's."),
-    ] = None,
-    directory: Directory = None,
-    as_json: Json = False,
-) -> None:
-    """Add the campaign's results to the history, and show them from build to build."""
-    from kveval.workflow.command.store import add_to_history
-
-    places = [folder.absolute() for folder in folders or ()]
-    with _campaign(campaign, site, changes, directory) as context:
-        add_to_history(
-            context,
-            folders=places or [Path("results/history")],
-            program=program,
             as_json=as_json,
         )
 

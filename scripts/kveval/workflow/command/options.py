@@ -1,9 +1,16 @@
 """Options that several commands of `kveval` have, and the groups in which its help lists commands."""
 
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from kveval.workflow.command.campaign import CampaignContext
 
 CampaignFile = Annotated[
     Path | None,
@@ -35,3 +42,23 @@ Directory = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 RUNNING, CAMPAIGNS = "A server that runs", "Campaigns"
 STORED, BUILDS = "The store", "Builds"
+
+
+@contextlib.contextmanager
+def campaign_context(
+    file: Path | None,
+    site: Path | None,
+    changes: list[str] | None,
+    directory: Path | None,
+) -> Iterator[CampaignContext]:
+    """Yield the campaign that these options name; meanwhile its working directory is that of the process.
+
+    Raises ConfigError, OptionError.
+    """
+    from kveval.workflow.command.campaign import (  # noqa: PLC0415  (slow, not for help)
+        CampaignOptions,
+        working_on,
+    )
+
+    with working_on(CampaignOptions(file, site, changes or (), directory)) as context:
+        yield context

@@ -1,4 +1,4 @@
-"""`kveval verify`, `prune` and `history`: what is kept of measurements."""
+"""`kveval verify` and `prune`: what is kept of measurements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from kveval.store.store import Store
 from kveval.workflow.command.campaign import STORE, CampaignContext
 from kveval.workflow.command.exits import NO, Ended
 from kveval.workflow.command.output import Output
-from kveval.workflow.history import show_history, update_history
 from kveval.workflow.upkeep.prune import (
     KINDS,
     outcome_text,
@@ -54,22 +53,3 @@ def prune_store(
         pruning = act(store, users, chosen, older_than_days)
         output.line(outcome_text(pruning, deleted=delete))
         output.document({"deleted": delete, **pruning.document()})
-
-
-def add_to_history(
-    context: CampaignContext,
-    *,
-    folders: Sequence[Path],
-    program: str | None,
-    as_json: bool,
-) -> None:
-    """Add the campaign's results to the first of the folders, and show them over builds."""
-    with Output.to(context.logs / "history.log", as_json=as_json) as output:
-        name = context.config.campaign.name
-        analysis, words = context.results / "analysis", context.snakemake_words
-        lines = [update_history(analysis, name, folders, words)]
-        output.line(lines[0])
-        for line in show_history(folders, program, context.logs / "history"):
-            lines.append(line)
-            output.line(line)
-        output.document({"lines": lines})

@@ -6,11 +6,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kveval.analysis.history import build_series, builds_table, history_rows
 from kveval.analysis.tables import read_table
-from kveval.report.figures.history import write_history
-from kveval.store.history import add_to_history, read_history
+from kveval.plugins.builds.history_figure import write_history
+from kveval.plugins.builds.history_files import add_to_history, read_history
+from kveval.plugins.builds.series import build_series, builds_table, history_rows
 from kveval.store.run_file import collected_runs
+from kveval.workflow.command.campaign import CampaignContext
+from kveval.workflow.command.output import Output
 
 _TABLES = ("complete_metrics", "comparison", "peak_throughput_all")
 
@@ -58,3 +60,22 @@ def show_history(
         f"Table: {output / 'builds.csv'}",
         *(f"Figure: {path}" for path in figures),
     )
+
+
+def show_campaign_history(
+    context: CampaignContext,
+    *,
+    folders: Sequence[Path],
+    program: str | None,
+    as_json: bool,
+) -> None:
+    """Add the campaign's results to the first of the folders, and show them over builds."""
+    with Output.to(context.logs / "history.log", as_json=as_json) as output:
+        name = context.config.campaign.name
+        analysis, words = context.results / "analysis", context.snakemake_words
+        lines = [update_history(analysis, name, folders, words)]
+        output.line(lines[0])
+        for line in show_history(folders, program, context.logs / "history"):
+            lines.append(line)
+            output.line(line)
+        output.document({"lines": lines})

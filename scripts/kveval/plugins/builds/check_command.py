@@ -8,16 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from kveval.campaign.builds import BuildError
-from kveval.workflow.check.campaign import CANDIDATE, INSTALLED
-from kveval.workflow.check.check import (
+from kveval.plugins.builds.campaign import CANDIDATE, INSTALLED
+from kveval.plugins.builds.check import (
     CheckRequest,
     check_document,
     check_text,
     check_words,
     run_check,
 )
-from kveval.workflow.check.judging import Verdict
-from kveval.workflow.check.measuring import Places
+from kveval.plugins.builds.judging import Verdict
+from kveval.plugins.builds.measuring import Places
 from kveval.workflow.command.campaign import STORE, CampaignContext
 from kveval.workflow.command.exits import CANNOT_ANSWER, NO, UNDECIDED, YES, Ended
 from kveval.workflow.command.output import Output

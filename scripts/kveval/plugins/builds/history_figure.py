@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator
 
-from kveval.analysis.history import BuildSeries
+from kveval.plugins.builds.series import BuildSeries
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.style import arm_style
 from kveval.report.figures.axes import GREY, panels, separate_thousands

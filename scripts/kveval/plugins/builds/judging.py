@@ -10,8 +10,8 @@ import numpy as np
 from kveval.analysis.estimators.sequential import Answer, Design, Look, evaluate_look
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
+from kveval.plugins.builds.measuring import COLD, IDLE, SHOWN, Values
 from kveval.report.data.metric_titles import METRIC_TITLES
-from kveval.workflow.check.measuring import COLD, IDLE, SHOWN, Values
 
 Verdict = Literal[
     "regression",

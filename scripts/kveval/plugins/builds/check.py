@@ -11,17 +11,15 @@ from kveval.configuration.config import Config
 from kveval.configuration.loading import load_config
 from kveval.host.files import write_json, write_text
 from kveval.host.hardware import probe
-from kveval.report.figures.draw import write_single_figure
-from kveval.store.run_file import pointed_run
-from kveval.workflow.check.campaign import (
+from kveval.plugins.builds.campaign import (
     BLOCKS,
     INSTALLED,
     CheckError,
     CheckPlan,
     check_plan,
 )
-from kveval.workflow.check.comment import FIGURE, CheckResult, comment, draw_check
-from kveval.workflow.check.judging import (
+from kveval.plugins.builds.comment import FIGURE, CheckResult, comment, draw_check
+from kveval.plugins.builds.judging import (
     Evaluation,
     Verdict,
     claims_of,
@@ -29,7 +27,9 @@ from kveval.workflow.check.judging import (
     evaluate_claims,
     verdict_of,
 )
-from kveval.workflow.check.measuring import Places, Values, measure_block, values_of
+from kveval.plugins.builds.measuring import Places, Values, measure_block, values_of
+from kveval.report.figures.draw import write_single_figure
+from kveval.store.run_file import pointed_run
 from kveval.workflow.planning.order import campaign_pointer
 
 COMMENT = "COMMENT.md"

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.synthetic_history import history
 
-from kveval.store.history import (
+from kveval.plugins.builds.history_files import (
     COLUMNS,
     SCHEMA,
     HistoryError,

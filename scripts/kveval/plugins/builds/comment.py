@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from kveval.analysis.estimators.sequential import Design, blocks_for_equality
+from kveval.plugins.builds.judging import Evaluation, Verdict
+from kveval.plugins.builds.measuring import COLD
 from kveval.report.data.numbers import MISSING, significant
 from kveval.report.figures.axes import GREY, WIDTH
-from kveval.workflow.check.judging import Evaluation, Verdict
-from kveval.workflow.check.measuring import COLD
 
 FIGURE = "effects.png"
 # Per cent. The end of an interval beyond it, which is common after few noisy blocks, is shown as "more than" this.

@@ -33,7 +33,7 @@ def history_rows(
     runs: Sequence[Run],
     campaign: str,
 ) -> pd.DataFrame:
-    """Return what a campaign adds to the history (`kveval.store.history`): a row per cell, run and metric.
+    """Return what a campaign adds to the history (`kveval.plugins.builds.history_files`): a row per cell, run and metric.
 
     `complete`, `comparison` and `peaks` are the campaign's tables, `runs` its runs. Values are those at the level at
     which the model's cells are compared; a value that a run lacks has no row.

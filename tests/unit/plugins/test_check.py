@@ -17,8 +17,8 @@ from tests.support.synthetic import level_row, levels_table
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.configuration.loading import load_config
-from kveval.workflow.check import check, measuring
-from kveval.workflow.check.campaign import (
+from kveval.plugins.builds import check, measuring
+from kveval.plugins.builds.campaign import (
     ARMS,
     BLOCKS,
     CheckError,
@@ -26,14 +26,14 @@ from kveval.workflow.check.campaign import (
     check_plan,
     source_of,
 )
-from kveval.workflow.check.check import (
+from kveval.plugins.builds.check import (
     CheckRequest,
     check_words,
     until_clear,
     write_check,
 )
-from kveval.workflow.check.judging import claims_of, design_of
-from kveval.workflow.check.measuring import COLD, IDLE, Places, Values, values_of
+from kveval.plugins.builds.judging import claims_of, design_of
+from kveval.plugins.builds.measuring import COLD, IDLE, Places, Values, values_of
 
 VALUES = RAW["config"]
 

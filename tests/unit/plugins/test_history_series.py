@@ -8,9 +8,9 @@ from tests.support.synthetic_campaign import cells, levels_table, measured
 from tests.support.synthetic_history import history, nightly
 
 from kveval.analysis.cells import THROUGHPUT, common_level
-from kveval.analysis.history import build_series, commit_of, history_rows
 from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import CELL_COLUMNS
+from kveval.plugins.builds.series import build_series, commit_of, history_rows
 
 
 def test_builds_are_in_order_with_their_means_and_intervals() -> None:

@@ -5,10 +5,10 @@ from pathlib import Path
 import pandas as pd
 from tests.support.synthetic_history import history, nightly
 
-from kveval.analysis.history import build_series
-from kveval.report.figures.history import select_series
-from kveval.store.history import add_to_history, read_history
-from kveval.workflow.history import show_history, update_history
+from kveval.plugins.builds.history import show_history, update_history
+from kveval.plugins.builds.history_figure import select_series
+from kveval.plugins.builds.history_files import add_to_history, read_history
+from kveval.plugins.builds.series import build_series
 
 
 def test_builds_are_listed_with_their_intervals_and_drawn(tmp_path: Path) -> None:
