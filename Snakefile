@@ -45,6 +45,14 @@ container: os.environ.get("KVEVAL_IMAGE")
 
 include: "rules/convert.smk"
 include: "rules/analyse.smk"
+
+
+if INVOCATION.shared_folder:
+    for RULES in rule_files():
+
+        include: str(RULES)
+
+
 include: "rules/report.smk"
 
 

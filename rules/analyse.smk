@@ -130,3 +130,14 @@ rule summarise_campaign:
         "Summing up the campaign"
     script:
         "../scripts/summarise_campaign.py"
+
+
+# Inputs of figures and report. By path, not as `rules.NAME.output`: with one such input Snakemake hashes each list of
+# inputs once per file in it.
+JUDGED = {
+    "levels": f"{ANALYSIS}/complete_metrics.csv",
+    "peaks": f"{ANALYSIS}/peak_throughput_all.csv",
+    "comparison": f"{ANALYSIS}/comparison.csv",
+}
+# Tables and figures of plug-ins, which are made before the report.
+BESIDE_REPORT = []

@@ -1,12 +1,5 @@
 # Figures and the report.
 
-# Inputs of both. By path, not as `rules.NAME.output`: with one such input Snakemake hashes each list of inputs once per
-# file in it.
-JUDGED = {
-    "levels": f"{ANALYSIS}/complete_metrics.csv",
-    "peaks": f"{ANALYSIS}/peak_throughput_all.csv",
-    "comparison": f"{ANALYSIS}/comparison.csv",
-}
 # Further tables that compare_scenarios writes.
 BESIDE_VERDICTS = [
     f"{ANALYSIS}/{name}.csv"
@@ -103,6 +96,7 @@ rule write_report:
         beside=BESIDE_VERDICTS,
         summaries=SUMMARIES,
         linked=LINKED,
+        of_plugins=BESIDE_REPORT,
         figures=[f"{FIGURES}/{family}" for family in FIGURE_FAMILIES],
         pilots=pilots_for_report,
         cells=peaks_so_far,

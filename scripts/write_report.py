@@ -14,6 +14,7 @@ from kveval.report.files import COMMAND_VARIABLE, PAGE
 from kveval.report.html.page import write_page
 from kveval.report.report import write_report
 from kveval.workflow.failed_tables import reasons
+from kveval.workflow.plugin import sections_beside
 
 if __name__ == "__main__":
     inputs, params, output = (
@@ -36,6 +37,7 @@ if __name__ == "__main__":
     settings["command"] = os.environ.get(COMMAND_VARIABLE, "")
     settings["workflow_commit"] = library_commit()
     plan = read_report_plan(settings, read_metrics(Path(params.metrics)))
-    root, result = write_report(plan, measured, figures, output, lacking)
+    beside = sections_beside(output.parent)
+    root, result = write_report(plan, measured, figures, output, lacking, beside)
     places = run_places(measured.runs)
     write_page(root, result, places, figures, output.with_name(PAGE))

@@ -27,14 +27,15 @@ def report_tree(
     measured: Measured,
     figures: Mapping[str, str],
     empty: Mapping[str, str] | None = None,
+    beside: Sequence[Section] = (),
 ) -> Section:
     """Return the whole report as a tree of sections.
 
-    `figures`: name -> path relative to the report; `empty`: name -> reason, of figures with nothing to show. Cells that
-    were not measured are listed as missing, so that unfinished campaigns have a report, too. Raises ReportError when
-    nothing was measured, or when runs of different engines or weights are mixed.
+    `figures`: name -> path relative to the report; `empty`: name -> reason, of figures with nothing to show; `beside`:
+    sections that plug-ins add. Cells that were not measured are listed as missing, so that unfinished campaigns have a
+    report, too. Raises ReportError when nothing was measured, or when runs of different engines or weights are mixed.
     """
-    return _tree_and_result(plan, measured, figures, empty or {})[0]
+    return _tree_and_result(plan, measured, figures, empty or {}, beside)[0]
 
 
 def _tree_and_result(
@@ -42,6 +43,7 @@ def _tree_and_result(
     measured: Measured,
     figures: Mapping[str, str],
     empty: Mapping[str, str],
+    beside: Sequence[Section],
 ) -> tuple[Section, CampaignResult]:
     """Return the report, and what it shows. Parameters and errors are those of `report_tree`."""
     kinds = sorted({(run.engine, run.weights) for run in measured.runs})
@@ -65,7 +67,8 @@ def _tree_and_result(
     first = [*first_screen(result, pictures)]
     middle = [*main_sections(result, pictures)]
     last = appendices(plan, measured, result, pictures)
-    return Section(plan.title or plan.name, [*first, *middle, *last]), result
+    blocks = [*first, *middle, *beside, *last]
+    return Section(plan.title or plan.name, blocks), result
 
 
 def write_report(
@@ -74,17 +77,18 @@ def write_report(
     figures: Sequence[Path],
     output: Path,
     empty: Mapping[str, str] | None = None,
+    beside: Sequence[Section] = (),
 ) -> tuple[Section, CampaignResult]:
     """Write REPORT.md, its appendices, and report.json beside it; return the tree of the texts, and the result in it.
 
     `figures` are linked by their path relative to the report. `empty`: name -> reason, of figures with nothing to show;
-    they are listed but not shown. Raises ReportError as `report_tree` does.
+    they are listed but not shown; `beside`: sections that plug-ins add. Raises ReportError as `report_tree` does.
     """
     shown = {
         path.stem: Path(os.path.relpath(path, output.parent)).as_posix()
         for path in figures
     }
-    root, result = _tree_and_result(plan, measured, shown, empty or {})
+    root, result = _tree_and_result(plan, measured, shown, empty or {}, beside)
     files = {
         output if name == MAIN else output.parent / name: text
         for name, text in render(root).items()

@@ -4,13 +4,20 @@ Ours are the folders of kveval/plugins. Those of others are installed distributi
 `kveval.plugins` that names a `Plugin`.
 """
 
-from collections.abc import Callable
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
+
+if TYPE_CHECKING:
+    from kveval.report.sections import Section
 
 OURS = ("attach", "builds", "traces")
 GROUP = "kveval.plugins"
@@ -27,10 +34,15 @@ class Plugin:
     Attributes:
         name: its name, that of its folder.
         add_commands: adds its commands to those of `kveval`; what answers is to be imported when one is called.
+        rules: its file of Snakemake rules, None without one. It is included where jobs share a folder, before the rules
+            of the report; what it adds to `BESIDE_REPORT`, tables and figures of its own, is made before the report.
+        sections: returns its sections of the report in a folder of results, from its own tables there.
     """
 
     name: str
     add_commands: Callable[[typer.Typer], None] = _nothing
+    rules: Path | None = None
+    sections: Callable[[Path], Iterable[Section]] | None = None
 
 
 @cache
@@ -39,3 +51,18 @@ def installed() -> tuple[Plugin, ...]:
     ours = [import_module(f"{GROUP}.{name}").PLUGIN for name in OURS]
     others = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     return (*ours, *(point.load() for point in others))
+
+
+def rule_files() -> list[Path]:
+    """Return the rule files of all plug-ins."""
+    return [plugin.rules for plugin in installed() if plugin.rules is not None]
+
+
+def sections_beside(results: Path) -> list[Section]:
+    """Return the sections that plug-ins add to the report in a folder of results."""
+    return [
+        section
+        for plugin in installed()
+        if plugin.sections is not None
+        for section in plugin.sections(results)
+    ]

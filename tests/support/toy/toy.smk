@@ -1,0 +1,11 @@
+rule toy:
+    input:
+        JUDGED["levels"],
+    output:
+        f"{ANALYSIS}/toy.csv",
+        f"{FIGURES}/toy/levels.png",
+    shell:
+        f"PYTHONPATH={SCRIPTS}:$PYTHONPATH python -m toy_plugin {{input}} {{output}}"
+
+
+BESIDE_REPORT.extend([f"{ANALYSIS}/toy.csv", f"{FIGURES}/toy/levels.png"])
