@@ -387,38 +387,6 @@ def prune(
         )
 
 
-exports = typer.Typer(
-    no_args_is_help=True, help="Hand a campaign's results to other tools."
-)
-app.add_typer(exports, name="export", rich_help_panel=STORED)
-
-
-@exports.command("mlflow")
-def export_mlflow(
-    results: Annotated[
-        Path,
-        typer.Argument(
-            metavar="RESULTS",
-            help="The folder of a campaign's results, or so-far in it: where report.json is.",
-        ),
-    ],
-    address: Annotated[
-        str,
-        typer.Option(
-            "--tracking-uri",
-            metavar="URI",
-            envvar="MLFLOW_TRACKING_URI",
-            help="MLflow's tracking server.",
-        ),
-    ],
-    as_json: Json = False,
-) -> None:
-    """Log every measured run and the report to MLflow; what is there already is not logged again."""
-    from kveval.workflow.command.export import export_to_mlflow
-
-    export_to_mlflow(results, address, as_json=as_json)
-
-
 for plugin in installed():
     plugin.add_commands(app)
 

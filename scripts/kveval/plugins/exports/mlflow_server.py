@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
-from kveval.report.export.mlflow_runs import MlflowExportError, MlflowRun
+from kveval.plugins.exports.mlflow_runs import MlflowExportError, MlflowRun
 
 
 def log_runs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from kveval.report.export.mlflow_runs import MlflowExportError, read_mlflow_runs
+from kveval.plugins.exports.mlflow_runs import MlflowExportError, read_mlflow_runs
 from kveval.workflow.command.output import print_document
 
 # Of MLflow's client: it sends statistics of its use to nobody, prints nothing between our lines, and gives up within
@@ -23,7 +23,7 @@ def export_to_mlflow(results: Path, address: str, *, as_json: bool) -> None:
     for name, value in _MLFLOW_SETTINGS.items():
         os.environ.setdefault(name, value)
     try:
-        from kveval.report.export.mlflow_server import log_runs  # noqa: PLC0415
+        from kveval.plugins.exports.mlflow_server import log_runs  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise MlflowExportError(
             f"the package {error.name} is missing here: `bash scripts/setup.sh mlflow` in a checkout, or"

@@ -12,14 +12,14 @@ import zstandard
 from tests.support import synthetic_campaign as campaign
 
 from kveval.campaign.cell import Cell
-from kveval.report.data.campaign import Measured
-from kveval.report.export.mlflow_runs import (
+from kveval.plugins.exports.mlflow_runs import (
     MEASUREMENT,
     REPORT,
     MlflowExportError,
     MlflowRun,
     read_mlflow_runs,
 )
+from kveval.report.data.campaign import Measured
 from kveval.report.report import write_report
 
 BASELINE, TIERED = (

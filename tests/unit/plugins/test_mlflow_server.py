@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.support import mlflow_store
 
-from kveval.report.export.mlflow_runs import (
+from kveval.plugins.exports.mlflow_runs import (
     MEASUREMENT,
     REPORT,
     MlflowExportError,
@@ -66,7 +66,7 @@ def client_of(address: str) -> Any:
 def log_runs(
     runs: Sequence[MlflowRun], address: str
 ) -> Iterator[tuple[MlflowRun, bool]]:
-    from kveval.report.export import mlflow_server  # noqa: PLC0415
+    from kveval.plugins.exports import mlflow_server  # noqa: PLC0415
 
     return mlflow_server.log_runs(runs, address)
 

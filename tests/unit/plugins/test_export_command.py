@@ -10,8 +10,8 @@ from types import ModuleType
 import pytest
 from tests.support.command import kveval
 
-from kveval.report.export.mlflow_runs import MEASUREMENT, MlflowRun
-from kveval.workflow.command import export
+from kveval.plugins.exports import command as export
+from kveval.plugins.exports.mlflow_runs import MEASUREMENT, MlflowRun
 
 RUN = MlflowRun("2 x GPU/vLLM 1.0", "M_arm_r1", (MEASUREMENT, "0123/run-1"), 1, 2)
 WORDS = ("export", "mlflow", "results", "--tracking-uri", "http://127.0.0.1:9")
@@ -35,7 +35,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> None:
         for number, run in enumerate(runs):
             yield run, number > 0
 
-    name = "kveval.report.export.mlflow_server"
+    name = "kveval.plugins.exports.mlflow_server"
     module = ModuleType(name)
     module.log_runs = log_runs  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, name, module)
@@ -63,7 +63,7 @@ def test_without_the_client_it_says_what_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    monkeypatch.delitem(sys.modules, "kveval.report.export.mlflow_server", False)
+    monkeypatch.delitem(sys.modules, "kveval.plugins.exports.mlflow_server", False)
     status, text = kveval(tmp_path, *WORDS)
     assert status == 1
     assert "the package mlflow is missing here: `bash scripts/setup.sh mlflow`" in text
