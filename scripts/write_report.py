@@ -40,4 +40,4 @@ if __name__ == "__main__":
     beside = sections_beside(output.parent)
     root, result = write_report(plan, measured, figures, output, lacking, beside)
     places = run_places(measured.runs)
-    write_page(root, result, places, figures, output.with_name(PAGE))
+    write_page(root, result, places, output.with_name(PAGE))

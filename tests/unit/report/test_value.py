@@ -223,7 +223,7 @@ def test_the_figure_is_drawn_where_limits_are_declared(tmp_path: Path) -> None:
 def test_it_is_written_as_markdown_and_as_a_page(tmp_path: Path) -> None:
     plan, measured = campaign()
     root, result = write_report(plan, measured, [], tmp_path / "REPORT.md")
-    write_page(root, result, {}, [], tmp_path / "report.html")
+    write_page(root, result, {}, tmp_path / "report.html")
     for name in ("REPORT.md", "report.html"):
         text = (tmp_path / name).read_text()
         assert "$ a million output tokens" in text

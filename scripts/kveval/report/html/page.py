@@ -6,7 +6,7 @@ import base64
 import io
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -45,25 +45,22 @@ def write_page(
     root: Section,
     result: CampaignResult,
     places: Mapping[tuple[Cell, int], Path],
-    figures: Iterable[Path],
     output: Path,
 ) -> None:
     """Write report.html.
 
     `root`: the report's tree, `result`: what it shows; `places`: cell and run -> the run's folder, of those that are on
-    this machine; `figures`: one file of each figure in the tree. Raises FileNotFoundError for a missing figure.
+    this machine. Paths of pictures are from its folder. Raises FileNotFoundError for a missing figure.
     """
-    files = {path.stem: path for path in figures}
     runs = runs_section(result, places, output.parent)
     page = lead_answer_to_runs(replace(root, blocks=[*root.blocks, runs]))
-    pictures = [
-        block
+    files = {
+        block.name: output.parent / block.path
         for section in root.tree()
         for block in section.blocks
         if isinstance(block, Picture)
-    ]
-    names = list(dict.fromkeys(picture.name for picture in pictures))
-    of_pictures = [files[name] for name in names]
+    }
+    names, of_pictures = list(files), list(files.values())
     # Most of the time is Pillow's, which lets another thread work meanwhile.
     with ThreadPoolExecutor(_IMAGES_AT_ONCE) as pool:
         images = dict(zip(names, pool.map(data_uri, of_pictures), strict=True))

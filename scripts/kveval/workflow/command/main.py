@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -36,9 +36,6 @@ from kveval.workflow.command.options import (
     campaign_context,
 )
 from kveval.workflow.plugin import installed
-
-if TYPE_CHECKING:
-    pass
 
 NAME = "kveval"
 
