@@ -1,4 +1,4 @@
-"""What the mission does not need: a capability a folder, which adds its commands through `workflow.plugin`.
+"""Capabilities beside the core, which the mission does not need: a folder each, which adds itself by `workflow.plugin`.
 
 A plug-in may import the core; nothing in the core imports one, and none imports another.
 """

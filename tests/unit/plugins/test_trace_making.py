@@ -12,9 +12,10 @@ import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from kveval.load import trace_file, trace_making
+from kveval.load import trace_file
 from kveval.load.log_file import TraceError
 from kveval.load.trace_file import TraceRow
+from kveval.plugins.traces import trace_making
 from kveval.plugins.traces.conversations import Sharing
 from kveval.plugins.traces.trace_making import MadeTrace, TraceOptions, make_trace
 
