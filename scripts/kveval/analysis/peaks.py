@@ -134,11 +134,11 @@ def peak_row(levels: pd.DataFrame, metrics: Sequence[str] = ()) -> dict[str, Any
         "plateau": ";".join(str(member) for member in plateau(logs)),
         **{name: at[name].mean() for name in numeric},
         "concurrency_mean": at["concurrency_mean"].mean(),
-        **{name: int(at[name].sum()) for name in _COUNTS},
+        **{name: int(at[name].replace(np.inf, np.nan).sum()) for name in _COUNTS},
         SAMPLES: at[SAMPLES].min() if SAMPLES in at else np.nan,
         "exercised": bool(active.all()) if len(active) else pd.NA,
         "checks_failed": ";".join(
-            sorted({*";".join(at["checks_failed"].astype(str)).split(";")} - {""})
+            sorted({*";".join(at["checks_failed"].dropna()).split(";")} - {""})
         ),
         "measurement": at["measurement"].iloc[0],
         **(_best_goodput(levels) if GOODPUT in levels else {}),

@@ -306,7 +306,10 @@ def waterfall(
     by_cell: dict[Cell, list[Run]] = {}
     for run in runs:
         by_cell.setdefault(run.cell, []).append(run)
-    levels = levels[[name for name in _LEVEL_COLUMNS if name in levels]]
+    # What is infinite was not measured.
+    levels = levels[[name for name in _LEVEL_COLUMNS if name in levels]].replace(
+        [np.inf, -np.inf], np.nan
+    )
     rows_of_levels, rows_of_times, rows_of_comparison = map(
         tables_by_cell, (levels, times, comparison)
     )
@@ -507,7 +510,7 @@ def _facts(
     tier_blocks = float(_column(rows, "predicted_tier_blocks").mean())
     curve = next(filter(len, map(read_curve, _texts(rows, "predicted_curve"))), None)
     largest, needed = math.nan, math.nan
-    if curve is not None:
+    if curve is not None and not math.isnan(tier_blocks):
         largest, needed = _room(curve, tier_blocks)
     per_block = runs[0].cell.cpu_blocks / tier_blocks if tier_blocks else math.nan
     needed_blocks = np.ceil(needed * per_block)

@@ -21,6 +21,7 @@ from tests.support.synthetic_value import with_goodput
 from kveval.analysis.cells import models_by_size, rank_of
 from kveval.campaign.cell import Cell
 from kveval.report import answer
+from kveval.report.data.campaign import Measured
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import tiers_of
 from kveval.report.data.style import arm_style
@@ -95,7 +96,11 @@ def made_of(
     table = table.assign(lmcache_hit_tok_s=table["external_cache_hit_percent"])
     if len(levels) > 1:
         table = with_goodput(table, lambda _, level: 1 / (1 + level / 100))
-    measured = campaign.with_reuse(campaign.measured(table))
+    return figure_data_of(campaign.with_reuse(campaign.measured(table)), recording)
+
+
+def figure_data_of(measured: Measured, recording: Path) -> FigureData:
+    """What figures are drawn from, with one recording for all runs."""
     return FigureData(
         measured.levels,
         measured.peaks,

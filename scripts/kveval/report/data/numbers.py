@@ -210,7 +210,7 @@ def rounded_mean(
     from kveval.analysis.estimators.intervals import half_width  # noqa: PLC0415
 
     half = half_width(known)
-    if half <= 0:
+    if half <= 0 or not math.isfinite(half):
         return significant(mean, most_decimals=most_decimals)
     # However wide the interval, two digits are shown: the ratio of two such means is read beside them.
     first = math.floor(math.log10(abs(mean))) if mean else 0

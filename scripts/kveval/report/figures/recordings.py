@@ -129,6 +129,8 @@ def _window(
     """Return the first run of a level that has a recording, and its window (ns since 1970, UTC)."""
     rows = data.levels_of(cell)
     for row in rows[rows["level"] == level].sort_values("run").to_dict("records"):
-        if (cell, int(row["run"])) in data.recordings and pd.notna(row["window_start"]):
-            return int(row["run"]), row["window_start"].value, row["window_end"].value
+        begin, end = row["window_start"], row["window_end"]
+        recorded = (cell, int(row["run"])) in data.recordings
+        if recorded and pd.notna(begin) and pd.notna(end):
+            return int(row["run"]), begin.value, end.value
     return None
