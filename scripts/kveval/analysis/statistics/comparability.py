@@ -70,7 +70,7 @@ RULES: Mapping[str, Rule] = {
     "setting": Rule("qualifies", "any other argument of the server", "named"),
     "variable": Rule("qualifies", "any other variable of the environment", "named"),
     "versions": Rule("qualifies", "versions of other programs", "named"),
-    "machine": Rule("qualifies", "kernel, drivers, nodes", "named"),
+    "machine": Rule("qualifies", "kernel, drivers, nodes, the cluster", "named"),
     "deployment": Rule("qualifies", "how a cluster runs the server", "named"),
     "load": Rule("qualifies", "the load beyond the work of a request", "named"),
     "measurement": Rule("qualifies", "how the runs were measured", "named"),
