@@ -1,6 +1,8 @@
 """`kveval attach` against servers at the seam of HTTP: what it finds out, what it leaves alone, and what stops it."""
 
+import http.client
 import json
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -178,6 +180,17 @@ def test_metrics_that_are_elsewhere_on_this_server_are_read() -> None:
 def test_an_address_is_taken_as_users_have_it(end: str) -> None:
     assert client.base_address(f"http://server:8000{end}") == "http://server:8000"
     assert client.base_address(f"http://gateway/team{end}") == "http://gateway/team"
+
+
+def test_an_authority_of_ones_own_is_named_where_a_certificate_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise ssl.SSLCertVerificationError("self-signed certificate")
+
+    monkeypatch.setattr(http.client.HTTPSConnection, "connect", refuse)
+    code, output = kveval(HERE, "attach", "https://127.0.0.1:9")
+    assert (code, "SSL_CERT_FILE=FILE" in output) == (1, True)
 
 
 def test_what_is_known_at_ctrl_c_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
