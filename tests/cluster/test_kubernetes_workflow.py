@@ -203,6 +203,7 @@ def test_results_have_the_form_of_the_local_engines(
             f"cluster.{name}"
             for name in (
                 "images",
+                "uid",
                 "kubernetes",
                 "neighbours",
                 "neighbours_of",
