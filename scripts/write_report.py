@@ -22,22 +22,33 @@ if __name__ == "__main__":
         snakemake.params,
         Path(snakemake.output[0]),
     )
-    tables = (Path(inputs.levels), Path(inputs.peaks), Path(inputs.comparison))
-    pilots = [Path(path) for path in (*inputs.pilots, *params.pilots)]
-    measured = read_measured(*tables, Path(inputs.runs), pilots=pilots)
+    # What was measured, and why what is missing was not.
+    measured = read_measured(
+        Path(inputs.levels),
+        Path(inputs.peaks),
+        Path(inputs.comparison),
+        Path(inputs.runs),
+        pilots=[Path(path) for path in (*inputs.pilots, *params.pilots)],
+    )
     failures = {
         Cell.from_path(path): reason for path, reason in params.failures.items()
     }
+    failures |= reasons(map(Path, inputs.cells))
     # Not read with the others: jobs that draw and export do not wait for it.
     predicted = read_table(Path(inputs.comparison).with_name("predicted.csv"))
-    failures |= reasons(map(Path, inputs.cells))
     measured = replace(measured, failures=failures, predicted=predicted)
-    figures, lacking = drawn_figures(map(Path, inputs.figures))
-    settings = {**params.plan, "measures": params.measures}
-    settings["command"] = os.environ.get(COMMAND_VARIABLE, "")
-    settings["workflow_commit"] = library_commit()
+
+    # What was asked for.
+    settings = {
+        **params.plan,
+        "measures": params.measures,
+        "command": os.environ.get(COMMAND_VARIABLE, ""),
+        "workflow_commit": library_commit(),
+    }
     plan = read_report_plan(settings, read_metrics(Path(params.metrics)))
+
+    # REPORT.md with its appendices and report.json, then report.html of the same tree.
+    figures, lacking = drawn_figures(map(Path, inputs.figures))
     beside = sections_beside(output.parent)
     root, result = write_report(plan, measured, figures, output, lacking, beside)
-    places = run_places(measured.runs)
-    write_page(root, result, places, output.with_name(PAGE))
+    write_page(root, result, run_places(measured.runs), output.with_name(PAGE))

@@ -1,4 +1,7 @@
-"""Every command of `kveval` with its options and help; what answers is imported when a command is called."""
+"""The commands of `kveval` with their options and help; those of plug-ins are added to them.
+
+What answers is imported when a command is called.
+"""
 # ruff: noqa: PLC0415
 
 from __future__ import annotations
@@ -398,6 +401,9 @@ def run() -> None:
 
 def _flush() -> None:
     """Write what is left to write, unless its reader has gone, as in a pipe into `head`."""
+    if sys.stdout is None:
+        # It was closed by whoever started this.
+        return
     try:
         sys.stdout.flush()
     except BrokenPipeError:
