@@ -12,7 +12,7 @@ import pandas as pd
 from kveval.analysis.cells import THROUGHPUT
 from kveval.analysis.conditions import read_conditions
 from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.levels.goodput import GOODPUT, nonzero_goodput
 from kveval.analysis.levels.noise import QUANTILES
 from kveval.analysis.levels.records import LATENCIES
 from kveval.analysis.levels.tables import run_tables
@@ -23,7 +23,6 @@ from kveval.analysis.statistics.level_selection import (
     log_table,
     plateau,
 )
-from kveval.analysis.statistics.limits_met import replace_zero_goodput
 from kveval.analysis.system.metrics import MIN_SAMPLES, with_system_metrics
 from kveval.analysis.tables import SAMPLES
 from kveval.campaign.cell import CELL_COLUMNS
@@ -150,7 +149,7 @@ def _best_goodput(levels: pd.DataFrame) -> dict[str, Any]:
 
     If nothing met the limits at any level, the level is NaN and goodput 0. Unknown goodput is NaN.
     """
-    logs = log_table(replace_zero_goodput(levels), GOODPUT)
+    logs = log_table(levels.assign(**{GOODPUT: nonzero_goodput(levels)}), GOODPUT)
     some = bool((levels[GOODPUT] > 0).any())
     level = highest_level(logs) if some and not logs.empty else None
     at = levels if level is None else levels[levels["level"] == level]

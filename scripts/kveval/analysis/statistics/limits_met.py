@@ -11,7 +11,7 @@ import math
 
 import pandas as pd
 
-from kveval.analysis.levels.goodput import GOODPUT
+from kveval.analysis.levels.goodput import GOODPUT, nonzero_goodput
 from kveval.analysis.statistics.sides import Rows, Sides
 from kveval.analysis.statistics.uncertainty import FLOOR
 
@@ -29,7 +29,7 @@ def replace_zero_goodput(levels: pd.DataFrame) -> pd.DataFrame:
     error = math.sqrt(1 / _HALF) / FLOOR
     return levels.assign(
         **{
-            GOODPUT: levels[GOODPUT].mask(none, _HALF / levels["duration_s"]),
+            GOODPUT: nonzero_goodput(levels),
             f"{GOODPUT}_se": levels[f"{GOODPUT}_se"].mask(none, error),
         }
     )
