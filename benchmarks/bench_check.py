@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from kveval.analysis.estimators.sequential import Design
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.configuration.loading import load_config
+from kveval.estimators.sequential import Design
 from kveval.plugins.builds.judging import (
     FIRST_LOOK,
     BuildClaim,

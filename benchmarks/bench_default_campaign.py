@@ -21,9 +21,9 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from kveval.analysis.tables import read_table
-from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
+from kveval.tables.csv_files import read_table
+from kveval.verdict.verdicts import compare_all
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 RESAMPLED = 1000

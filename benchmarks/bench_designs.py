@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.estimators.intervals import percent
-from kveval.analysis.estimators.power import parity_power
-from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.statistics.comparison import ComparisonVerdict
-from kveval.analysis.verdict import Verdicts, judge_all
 from kveval.campaign.campaign_file import Comparison
+from kveval.estimators.intervals import percent
+from kveval.estimators.power import parity_power
+from kveval.estimators.spreads import Array
+from kveval.verdict.comparison import ComparisonVerdict
+from kveval.verdict.verdicts import Verdicts, judge_all
 
 THROUGHPUT = {"throughput_tok_s": True}
 # Hours that a run takes.

@@ -18,16 +18,16 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.estimators.intervals import (
+from kveval.estimators.intervals import (
     Contrast,
     contrasts,
     holm,
 )
-from kveval.analysis.estimators.spreads import Array, residuals
-from kveval.analysis.levels.noise import state_bound
-from kveval.analysis.statistics.sides import Rows, Sides
-from kveval.analysis.statistics.uncertainty import (
+from kveval.estimators.spreads import Array, residuals
+from kveval.tables.cells import THROUGHPUT
+from kveval.tables.levels.noise import state_bound
+from kveval.verdict.sides import Rows, Sides
+from kveval.verdict.uncertainty import (
     unsteady_refusals,
     widen_by_noise,
 )

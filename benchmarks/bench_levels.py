@@ -16,8 +16,8 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT)]
 
 from tests.support.simulated_levels import LATENCIES, ClosedLoop  # noqa: E402
 
-from kveval.analysis.levels.noise import is_unsteady, rate_drift  # noqa: E402
-from kveval.analysis.levels.records import window_columns  # noqa: E402
+from kveval.tables.levels.noise import is_unsteady, rate_drift  # noqa: E402
+from kveval.tables.levels.records import window_columns  # noqa: E402
 
 
 def tails(

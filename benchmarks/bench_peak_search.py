@@ -25,8 +25,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 from tests.support.fault_chain import workflow_copy  # noqa: E402
 
-from kveval.analysis.levels.pilot import read_pilot  # noqa: E402
 from kveval.store.run_file import read_run, stored_run  # noqa: E402
+from kveval.tables.levels.pilot import read_pilot  # noqa: E402
 
 GRID = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 24, 32, 48)
 NEAR_ENOUGH = 0.9

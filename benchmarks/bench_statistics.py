@@ -18,18 +18,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import bench_designs
 
-from kveval.analysis.estimators.intervals import (
+from kveval.campaign.campaign_file import Comparison
+from kveval.estimators.intervals import (
     contrasts,
     holm,
     mean_interval,
     welch,
 )
-from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.estimators.survival import ObservedTimes, quantiles
-from kveval.analysis.statistics.level_selection import cross_fit
-from kveval.analysis.statistics.uncertainty import widen_by_noise
-from kveval.analysis.verdict import judge_all
-from kveval.campaign.campaign_file import Comparison
+from kveval.estimators.spreads import Array
+from kveval.estimators.survival import ObservedTimes, quantiles
+from kveval.tables.level_selection import cross_fit
+from kveval.verdict.uncertainty import widen_by_noise
+from kveval.verdict.verdicts import judge_all
 
 MARGIN = 0.05
 BLOCK_SD = 0.03

@@ -12,7 +12,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from kveval.analysis.levels.pilot import frozen_levels
 from kveval.configuration.config import Config
 from kveval.configuration.loading import load_config
 from kveval.host.errors import Failure, code_of
@@ -27,6 +26,7 @@ from kveval.measure.progress import (
 from kveval.measure.status import NOT_STARTED, common_failure, keep_status
 from kveval.measure.transaction import Job, MeasurementError, measure
 from kveval.report.files import so_far_command
+from kveval.tables.levels.pilot import frozen_levels
 from kveval.workflow.planning.order import (
     campaign_pointer,
     planned_runs,

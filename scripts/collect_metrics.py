@@ -4,8 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from kveval.analysis.tables import collect_tables
 from kveval.store.run_file import collect_runs
+from kveval.tables.csv_files import collect_tables
 from kveval.workflow.failed_tables import with_tables
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from kveval.analysis.tables import read_table
-from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
+from kveval.tables.csv_files import read_table
+from kveval.verdict.verdict_tables import verdict_tables
 
 if __name__ == "__main__":
     complete, peaks = (

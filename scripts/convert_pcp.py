@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from kveval.analysis.conditions import write_conditions
-from kveval.analysis.levels.recording import convert_recording
 from kveval.store.run_file import stored_run
+from kveval.tables.conditions import write_conditions
+from kveval.tables.levels.recording import convert_recording
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from kveval.analysis.levels.pilot import freeze
+from kveval.tables.levels.pilot import freeze
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from kveval.analysis.cell_benefits import predicted_benefits
 from kveval.analysis.costs import costs
-from kveval.analysis.one_request import one_request_times
-from kveval.analysis.summaries import summary_tables
-from kveval.analysis.tables import read_table
 from kveval.analysis.waterfall import waterfall
 from kveval.report.data.reading import read_report_plan
 from kveval.store.run_file import collected_runs
+from kveval.tables.csv_files import read_table
+from kveval.tables.one_request import one_request_times
+from kveval.tables.summaries import summary_tables
 
 if __name__ == "__main__":
     inputs, made, plan = (

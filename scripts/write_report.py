@@ -4,7 +4,6 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from kveval.analysis.tables import read_table
 from kveval.campaign.cell import Cell
 from kveval.host.shipped import library_commit
 from kveval.report.data.reading import read_measured, read_metrics, read_report_plan
@@ -13,6 +12,7 @@ from kveval.report.figures.names import drawn_figures
 from kveval.report.files import COMMAND_VARIABLE, PAGE
 from kveval.report.html.page import write_page
 from kveval.report.report import write_report
+from kveval.tables.csv_files import read_table
 from kveval.workflow.failed_tables import reasons
 from kveval.workflow.plugin import sections_beside
 

@@ -26,7 +26,6 @@ from tests.support.config_files import CONFIG, RELEASES
 from tests.support.fault_chain import merged, without_figures
 from tests.support.tree import Tree
 
-from kveval.analysis.levels.recording import convert_recording
 from kveval.campaign.inheritance import with_site
 from kveval.campaign.site import Cluster as Site
 from kveval.configuration.loading import load_config
@@ -38,6 +37,7 @@ from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.nodes import fingerprint
 from kveval.engines.kubernetes.teardown import remove
 from kveval.pcp.archive_tools import pack_archives
+from kveval.tables.levels.recording import convert_recording
 from kveval.workflow.doctor.doctor import diagnose
 from pcp_parquet.parquet.reading import archive_info, series
 

@@ -18,9 +18,6 @@ from tests.support.report_text import result_of
 from tests.support.synthetic import BASELINES, METRICS, peaks_table, required_counters
 from tests.support.synthetic import runs as runs_of
 
-from kveval.analysis.cells import THROUGHPUT, tables_by_cell
-from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.markdown import markdown_table
@@ -32,6 +29,9 @@ from kveval.report.tables.results import (
     comparison_table,
     strategy_table,
 )
+from kveval.tables.cells import THROUGHPUT, tables_by_cell
+from kveval.tables.levels.goodput import GOODPUT
+from kveval.verdict.verdicts import compare_all
 
 HELD = Path(__file__).resolve().parent / "golden" / "verdicts.tar.xz"
 _LONG = re.compile(r"-?\d+\.\d{8,}(e[-+]\d+)?")

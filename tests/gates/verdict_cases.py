@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 from tests.support.synthetic import WORKLOAD, levels_table
 from tests.support.synthetic_value import with_goodput
-from tests.unit.analysis import test_attacks as attacks
-from tests.unit.analysis import test_attacks_runs as runs
-from tests.unit.analysis import test_comparison as comparisons
-from tests.unit.analysis import test_idle_arms as idle
+from tests.unit.verdict import test_attacks as attacks
+from tests.unit.verdict import test_attacks_runs as runs
+from tests.unit.verdict import test_comparison as comparisons
+from tests.unit.verdict import test_idle_arms as idle
 
-from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.campaign.cell import Cell
 from kveval.store.run_file import IMPORTED
+from kveval.tables.levels.outcomes import Outcome, outcome_columns
 
 THROUGHPUT = "throughput_tok_s"
 ARM, BASELINE = runs.ARM, runs.BASELINE

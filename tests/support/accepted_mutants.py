@@ -4,12 +4,12 @@ from collections.abc import Mapping
 
 REASONS: Mapping[tuple[str, str, str], str] = {
     (
-        "analysis/statistics/inputs.py",
+        "verdict/inputs.py",
         'if np.isnan(preempted).any() and (numbers(rows, "offload_load_bytes") > 0).any():',
         "0 -> 1",
     ): "equivalent: what is loaded are blocks, of more than a byte",
     (
-        "analysis/statistics/inputs.py",
+        "verdict/inputs.py",
         'or not (numbers((*sides.arm, *sides.reference), "rate_req_s") > 0).all()',
         "0 -> -1",
     ): "equivalent: a rate is unknown or above 0",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.support.markdown import Parts, numbers, parts_of, plain, without
 
-from kveval.analysis.levels.outcomes import Outcome
 from kveval.report.data.numbers import decimals_for
+from kveval.tables.levels.outcomes import Outcome
 
 # Never, whoever says it.
 BANNED = re.compile(
@@ -376,7 +376,7 @@ DOCUMENT_RULES: Mapping[str, tuple[DocumentCheck, ...]] = {
     "R21": (too_fine,),
     "R22": (encoding, links_exist, counts_add_up, models_known),
 }
-"""Rule -> the checks of a finished document that hold it; see kveval.analysis.verdict_tables.RULES."""
+"""Rule -> the checks of a finished document that hold it; see kveval.verdict.verdict_tables.RULES."""
 
 
 def _short(text: str) -> str:

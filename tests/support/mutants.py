@@ -44,7 +44,7 @@ from kveval.host.hashing import content_hash
 GROUPS = {
     "configuration": ("configuration",),
     "store": ("store",),
-    "verdict": ("analysis/verdict.py", "analysis/statistics"),
+    "verdict": ("verdict/verdicts.py", "verdict"),
     "curve": ("curve",),
 }
 """Group -> its files and folders in scripts/kveval; mutants are drawn from the groups in turn."""

@@ -47,7 +47,7 @@ def _nested_in(text: str) -> Sequence[ast.expr]:
 def places(package: str = "", root: Path = SCRIPTS) -> list[str]:
     """Return `path:line: kind` of each in a package and what is below it, or in all scripts.
 
-    `package`: analysis, kveval.analysis, kveval/analysis/levels, ...; "scripts": those beside the library.
+    `package`: tables, kveval.tables, kveval/tables/levels, ...; "scripts": those beside the library.
     """
     name = package.replace("/", ".").removeprefix("scripts.")
     return [

@@ -21,13 +21,13 @@ from typing import Any
 from tests.support.document_checks import DOCUMENT_RULES
 from tests.support.paths import CONFIG
 
-from kveval.analysis.statistics import comparability
-from kveval.analysis.statistics.codes import CODES, INPUTS, SEVERITIES
-from kveval.analysis.statistics.exclusions import REASONS
-from kveval.analysis.verdict_tables import CHECKS, RULES
 from kveval.analysis.waterfall import LEAKS, SOURCES
 from kveval.configuration.loading import load_config
 from kveval.report.data.vocabulary import VERDICTS, WARNINGS
+from kveval.verdict import comparability
+from kveval.verdict.codes import CODES, INPUTS, SEVERITIES
+from kveval.verdict.exclusions import REASONS
+from kveval.verdict.verdict_tables import CHECKS, RULES
 from kveval.workflow.command.kv_sizes import HEADINGS, kv_sizes
 
 # Keys of which one stands in place of those that are required.

@@ -12,14 +12,6 @@ from tests.support.document_checks import Document, Percentage, judge_document
 from tests.support.markdown import fixed_fragments, parts_of
 from tests.support.report_text import plain_table, result_of
 
-from kveval.analysis.levels.outcomes import Outcome
-from kveval.analysis.statistics.verdict_words import (
-    IDLE,
-    PARITY,
-    VERDICTS,
-    WITHOUT_VERDICT,
-)
-from kveval.analysis.system.tier_activity import tier_activity
 from kveval.report import next_steps, parts
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import plain_text
@@ -32,6 +24,14 @@ from kveval.report.tables.caches import tier_text
 from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
 from kveval.report.tables.not_assessed import gap_table, gaps_of
 from kveval.report.tiles import validity_sentence
+from kveval.tables.levels.outcomes import Outcome
+from kveval.tables.system.tier_activity import tier_activity
+from kveval.verdict.verdict_words import (
+    IDLE,
+    PARITY,
+    VERDICTS,
+    WITHOUT_VERDICT,
+)
 
 
 def judge_report(

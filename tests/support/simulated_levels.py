@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kveval.analysis.estimators.spreads import Array
-from kveval.analysis.levels.requests import Requests
+from kveval.estimators.spreads import Array
 from kveval.load.reports import RequestRecord
+from kveval.tables.levels.requests import Requests
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], Array]
 TOKENS = 128

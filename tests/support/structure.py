@@ -25,6 +25,7 @@ _BELOW_ENGINES = (
     "configuration",
     "store",
 )
+_ANALYSIS = ("estimators", "tables", "verdict", "analysis")
 ALLOWED: Mapping[str, Sequence[str]] = {
     "host": (),
     "load": ("host",),
@@ -36,16 +37,19 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     "store": ("host", "campaign"),
     "curve": _BELOW_ENGINES,
     "engines": _BELOW_ENGINES,
-    "analysis": (*_BELOW_ENGINES, "curve"),
+    "estimators": (),
+    "tables": (*_BELOW_ENGINES, "estimators"),
+    "verdict": (*_BELOW_ENGINES, "estimators", "tables"),
+    "analysis": (*_BELOW_ENGINES, "estimators", "tables", "verdict", "curve"),
     "importing": _BELOW_ENGINES,
-    "report": (*_BELOW_ENGINES, "curve", "analysis"),
+    "report": (*_BELOW_ENGINES, "curve", *_ANALYSIS),
     # A search for levels judges each level at once, with the checks of the report.
-    "measure": (*_BELOW_ENGINES, "engines", "curve", "analysis"),
+    "measure": (*_BELOW_ENGINES, "engines", "curve", *_ANALYSIS),
     "workflow": (
         *_BELOW_ENGINES,
         "curve",
         "engines",
-        "analysis",
+        *_ANALYSIS,
         "importing",
         "report",
         "measure",
@@ -57,7 +61,7 @@ ALLOWED: Mapping[str, Sequence[str]] = {
         *_BELOW_ENGINES,
         "curve",
         "engines",
-        "analysis",
+        *_ANALYSIS,
         "importing",
         "report",
         "measure",

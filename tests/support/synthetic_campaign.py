@@ -15,11 +15,11 @@ from tests.support.paths import CONFIG
 from tests.support.synthetic import level_row, run_description
 
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.verdict import compare_all
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import Change, Run
+from kveval.verdict.verdicts import compare_all
 from pcp_parquet.conversion.conversion import convert
 from pcp_parquet.tests.test_archive_writer import (
     COUNTER,

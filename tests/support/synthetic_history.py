@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT
+from kveval.tables.cells import THROUGHPUT
 
 CONDITIONS = {
     "engine": "local",

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.levels.goodput import limits_text
+from kveval.tables.levels.goodput import limits_text
 
 LIMITS: dict[str, Any] = {"ttft_ms": 500.0, "itl_ms": 50.0, "of": "requests"}
 

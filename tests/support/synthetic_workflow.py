@@ -9,10 +9,10 @@ import yaml
 from tests.support import synthetic_campaign as campaign
 from tests.support.paths import REPOSITORY, copy_parts
 
-from kveval.analysis.cells import rows_of
-from kveval.analysis.tables import collect_tables
 from kveval.campaign.cell import Cell
 from kveval.configuration.loading import load_config
+from kveval.tables.cells import rows_of
+from kveval.tables.csv_files import collect_tables
 
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 # The site and the release of the published evaluation.

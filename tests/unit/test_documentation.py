@@ -13,7 +13,7 @@ from tests.support.documentation import prose, wrong_in
 from tests.support.paths import REPOSITORY
 from tests.support.reference_tables import with_tables
 
-from kveval.analysis.statistics.verdict_words import VERDICTS, WITHOUT_VERDICT
+from kveval.verdict.verdict_words import VERDICTS, WITHOUT_VERDICT
 
 PAGES = [
     REPOSITORY / "README.md",

@@ -24,11 +24,11 @@ from tests.support.paths import copy_parts
 from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 
-from kveval.analysis.cells import rows_of
 from kveval.configuration.loading import load_config
 from kveval.host.files import write_json
 from kveval.pcp.archive_tools import pack_archives
 from kveval.store.store import Key, pointer
+from kveval.tables.cells import rows_of
 
 pytestmark = pytest.mark.workflow
 PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")

@@ -25,7 +25,7 @@ from tests.support.result_trees import (
 )
 from tests.workflow.test_reruns import PARTS
 
-from kveval.analysis.verdict import METRICS
+from kveval.verdict.verdicts import METRICS
 
 pytestmark = pytest.mark.workflow
 MODEL = "Qwen3-0.6B"

@@ -66,7 +66,7 @@ def edit(folder: Path, path: str) -> None:
         ("report/captions/effect_plot.rst", {"write_report"}),
         ("report/parts/words.py", {"write_report"}),
         ("report/tables/guidance.py", {"write_report"}),
-        ("analysis/system/timelines.py", {"plot_recordings", "write_report"}),
+        ("tables/system/timelines.py", {"plot_recordings", "write_report"}),
         ("report/export/llmd.py", {"export_benchmark_reports"}),
         (
             "report/data/style.py",

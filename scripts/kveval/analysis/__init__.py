@@ -1,7 +1,4 @@
-"""Analysis: turns measurements into tables and verdicts, with pure functions on tables.
+"""Predictions and prices: hits and gains that a tier's size lets expect, where hits are lost, what tokens cost.
 
-Every column and check is in docs/analysis.md and docs/comparisons.md.
-
-Imports `load`, `pcp`, `store`, `campaign`, `curve`; no engine, no Snakemake. A check is a function marked
-`@check(RULES)` in the module `checks_...` of what it checks.
+Imports `verdict`, `tables`, `curve`, and `store` and above.
 """

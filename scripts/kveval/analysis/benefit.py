@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kveval.analysis.tier_copies import TierCopies
 from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification
 from kveval.curve.break_even import context_share
@@ -20,6 +19,7 @@ from kveval.curve.service import Demanded, Floats, ServedLevel, TierSpeed
 from kveval.curve.speed import FittedSpeed, ObservedLevel, fit_speed, level_figures
 from kveval.load import levels as workloads
 from kveval.stacks.registry import server_of
+from kveval.tables.tier_copies import TierCopies
 
 # The number of levels that the server's speed is fitted to, and of simulations for each tier size.
 _FITTED = 4

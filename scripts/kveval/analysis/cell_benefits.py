@@ -1,6 +1,6 @@
 """The gain from the tiers of measured cells, predicted with `benefit` from the levels of their baseline, as a table.
 
-Tables of levels have one row per run and level (`levels.tables.run_tables`, complete_metrics.csv); tables of requests
+Tables of levels have one row per run and level (`levels.rows.run_tables`, complete_metrics.csv); tables of requests
 have the run and level of each request.
 """
 
@@ -13,15 +13,15 @@ from typing import Any
 import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of
-from kveval.analysis.cells import common_level, rows_of
-from kveval.analysis.levels.checks_run import disturbed
-from kveval.analysis.levels.outcomes import warned
-from kveval.analysis.tier_copies import tier_copies
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.curve.cells import CellCurves, curves_of, serving_of
 from kveval.stacks.tier_layout import needed_size
 from kveval.store.run_file import IMPORTED, Run
+from kveval.tables.cells import common_level, rows_of
+from kveval.tables.levels.checks_run import disturbed
+from kveval.tables.levels.outcomes import warned
+from kveval.tables.tier_copies import tier_copies
 
 RUNS_READ = 3
 """Number of the baseline's runs that a prediction uses; each takes a second or more to simulate."""

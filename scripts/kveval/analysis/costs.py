@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, common_level, kept_runs, tables_by_cell
-from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.statistics.verdict_words import VERDICTS, is_of_idle_arm
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.types import on_cpu
+from kveval.estimators.intervals import mean_interval
 from kveval.store.run_file import Run
+from kveval.tables.cells import THROUGHPUT, common_level, kept_runs, tables_by_cell
+from kveval.verdict.verdict_words import VERDICTS, is_of_idle_arm
 
 GIB = 2**30
 TOKENS, REQUESTS = "usd_per_million_tokens", "device_s_per_1000_requests"

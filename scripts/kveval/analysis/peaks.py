@@ -9,26 +9,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.conditions import read_conditions
-from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.levels.goodput import GOODPUT, nonzero_goodput
-from kveval.analysis.levels.noise import QUANTILES
-from kveval.analysis.levels.records import LATENCIES
-from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.reuse import with_predictions
-from kveval.analysis.statistics.level_selection import (
+from kveval.campaign.cell import CELL_COLUMNS
+from kveval.estimators.intervals import mean_interval
+from kveval.host.errors import Failure
+from kveval.store.derived import readable
+from kveval.store.run_file import scenario_name, stored_run
+from kveval.tables.cells import THROUGHPUT
+from kveval.tables.conditions import read_conditions
+from kveval.tables.csv_files import SAMPLES
+from kveval.tables.level_selection import (
     cross_fit,
     highest_level,
     log_table,
     plateau,
 )
-from kveval.analysis.system.metrics import MIN_SAMPLES, with_system_metrics
-from kveval.analysis.tables import SAMPLES
-from kveval.campaign.cell import CELL_COLUMNS
-from kveval.host.errors import Failure
-from kveval.store.derived import readable
-from kveval.store.run_file import scenario_name, stored_run
+from kveval.tables.levels.goodput import GOODPUT, nonzero_goodput
+from kveval.tables.levels.noise import QUANTILES
+from kveval.tables.levels.records import LATENCIES
+from kveval.tables.levels.rows import run_tables
+from kveval.tables.system.metrics import MIN_SAMPLES, with_system_metrics
 
 LATENCY_COLUMNS = tuple(
     f"{name}_ms_{statistic}" for name in LATENCIES for statistic in ("mean", *QUANTILES)

@@ -15,10 +15,6 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.estimators.intervals import half_width
-from kveval.analysis.levels.server_counters import found_tokens, server_delta
-from kveval.analysis.system.tier_activity import tier_activity
-from kveval.analysis.tables import PREDICTED_TEXTS
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.specification import Specification, SpecificationError
 from kveval.campaign.types import BLOCK_TOKENS
@@ -30,12 +26,16 @@ from kveval.curve.cells import (
 )
 from kveval.curve.curve import ReuseCurve
 from kveval.curve.prompts import Prompts
+from kveval.estimators.intervals import half_width
 from kveval.host.errors import Failure
 from kveval.load import levels as workloads
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
 from kveval.load.trace_file import TraceRow
 from kveval.store.run_file import IMPORTED, LevelRun, Run, read_run
+from kveval.tables.csv_files import PREDICTED_TEXTS
+from kveval.tables.levels.server_counters import found_tokens, server_delta
+from kveval.tables.system.tier_activity import tier_activity
 
 NUMBERS = (
     "predicted_device_ratio",

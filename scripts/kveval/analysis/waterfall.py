@@ -21,17 +21,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, common_level, rows_of, tables_by_cell
-from kveval.analysis.levels.server_counters import found_tokens, server_delta
-from kveval.analysis.one_request import one_request_times
 from kveval.analysis.reuse import TOLERANCE_POINTS, read_curve
-from kveval.analysis.statistics.verdict_words import VERDICTS
-from kveval.analysis.system.ceilings import request_means
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.load.levels import streams_at
 from kveval.load.workload import workload_of
 from kveval.store.run_file import LevelRun, Run
+from kveval.tables.cells import THROUGHPUT, common_level, rows_of, tables_by_cell
+from kveval.tables.levels.server_counters import found_tokens, server_delta
+from kveval.tables.one_request import one_request_times
+from kveval.tables.system.ceilings import request_means
+from kveval.verdict.verdict_words import VERDICTS
 
 STAGES = ("prompts", "offered", "held", "routed", "found", "delivered", "saved")
 _COMPARED = STAGES[:6]

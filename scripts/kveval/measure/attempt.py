@@ -13,11 +13,6 @@ from typing import Any
 import msgspec
 
 from kveval import __version__
-from kveval.analysis.levels.activity import (
-    activity_record,
-    level_activity,
-    required_counters,
-)
 from kveval.engines.job import Job
 from kveval.engines.protocol import Engine, RunningRecording, RunSession
 from kveval.engines.servers.one_request import request_tokens
@@ -33,6 +28,11 @@ from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.verification import verify_recording
 from kveval.stacks.registry import held_bytes, server_of
 from kveval.store.run_file import Answers, Change, OneRequest, Repeat, time_text
+from kveval.tables.levels.activity import (
+    activity_record,
+    level_activity,
+    required_counters,
+)
 
 SCHEMA = 1
 _RECORD_ON_S = 2.0

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import msgspec
 import zstandard
 
-from kveval.analysis.cells import THROUGHPUT
 from kveval.engines.counters import changes
 from kveval.engines.job import Job, MeasurementError
 from kveval.engines.protocol import AddressedServer, RunningRecording, RunSession
@@ -29,6 +28,7 @@ from kveval.load.workload import Workload
 from kveval.measure.progress import Progress
 from kveval.pcp.installation import RecordingError
 from kveval.store.run_file import SCHEMA, LevelRun, Run
+from kveval.tables.cells import THROUGHPUT
 
 _ATTEMPTS = 2
 # A level that was over before its first request was answered is repeated with so many times its seconds.
@@ -294,14 +294,14 @@ class FirstLook(NamedTuple):
 
 def import_first_look() -> None:
     """Import what `first_look` needs: pandas and all, which take seconds, and which a job that adopts never needs."""
-    importlib.import_module("kveval.analysis.levels.outcomes")
-    importlib.import_module("kveval.analysis.levels.tables")
+    importlib.import_module("kveval.tables.levels.outcomes")
+    importlib.import_module("kveval.tables.levels.rows")
 
 
 def first_look(job: Job, entry: Mapping[str, Any], scratch: Path) -> FirstLook:
     """Look at a level that was just measured, with the checks that the report will apply."""
-    from kveval.analysis.levels.outcomes import outcomes_of  # noqa: PLC0415
-    from kveval.analysis.levels.tables import level_row  # noqa: PLC0415
+    from kveval.tables.levels.outcomes import outcomes_of  # noqa: PLC0415
+    from kveval.tables.levels.rows import level_row  # noqa: PLC0415
 
     content = job.specification.to_json()
     described = {

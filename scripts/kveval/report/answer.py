@@ -6,9 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.statistics import verdict_words as words
 from kveval.report.best_arm import (
     answer_comparisons,
     answer_metric,
@@ -33,6 +30,9 @@ from kveval.report.result.model import CampaignResult, ReportedComparison
 from kveval.report.tables.caches import tier_text
 from kveval.report.tables.results import TTFT, level_unit_of, values_text
 from kveval.report.tables.value import goodput_sentence
+from kveval.tables.cells import THROUGHPUT
+from kveval.tables.levels.goodput import GOODPUT
+from kveval.verdict import verdict_words as words
 
 MOST_SENTENCES = 5
 # Figures that may accompany the answer, the best first.

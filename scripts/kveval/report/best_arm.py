@@ -6,13 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.exclusions import SET_BY_THE_LOAD
 from kveval.campaign.cell import Cell
 from kveval.report.data.comparisons import comparison_from
 from kveval.report.result.model import CampaignResult, ReportedComparison
 from kveval.report.tables.results import TTFT
+from kveval.tables.cells import THROUGHPUT
+from kveval.verdict import verdict_words as words
+from kveval.verdict.exclusions import SET_BY_THE_LOAD
 
 
 def answer_metric(result: CampaignResult) -> str:

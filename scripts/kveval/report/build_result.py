@@ -8,18 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import (
-    THROUGHPUT,
-    KeptRunsOfCells,
-    kept_runs,
-    parse_runs,
-    rows_of,
-)
-from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.one_request import one_request_times
-from kveval.analysis.statistics.exclusions import is_active
-from kveval.analysis.statistics.findings import ground_codes, read_exclusions
-from kveval.analysis.system.tier_activity import COLUMNS as ACTIVITY
 from kveval.campaign.cell import Cell
 from kveval.campaign.size import GIB
 from kveval.report.answer import answer_question, answer_sentences
@@ -78,6 +66,18 @@ from kveval.report.result.value import cost_results, goodput_levels
 from kveval.report.tables.not_assessed import gaps_of, is_open, next_step_for
 from kveval.report.tables.pairs import listed_pairs
 from kveval.store.run_file import Run
+from kveval.tables.cells import (
+    THROUGHPUT,
+    KeptRunsOfCells,
+    kept_runs,
+    parse_runs,
+    rows_of,
+)
+from kveval.tables.levels.goodput import GOODPUT
+from kveval.tables.one_request import one_request_times
+from kveval.tables.system.tier_activity import COLUMNS as ACTIVITY
+from kveval.verdict.exclusions import is_active
+from kveval.verdict.findings import ground_codes, read_exclusions
 
 # A row of a table.
 Row = Mapping[Any, Any]

@@ -9,9 +9,6 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.disturbed_blocks import blocks_to_add, disturbed_runs
-from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
 from kveval.host.findings import pluralize
 from kveval.load.sample_sizes import MIN_RUNS
@@ -32,6 +29,9 @@ from kveval.report.tables.not_assessed import (
     next_step_for,
     runs_lacking,
 )
+from kveval.tables.disturbed_blocks import blocks_to_add, disturbed_runs
+from kveval.verdict import verdict_words as words
+from kveval.verdict.findings import ground_codes
 
 _MOST = 4
 _few = partial(abbreviate, most=2)

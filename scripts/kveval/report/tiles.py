@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from kveval.analysis.statistics import verdict_words as words
 from kveval.host.findings import pluralize
 from kveval.load.workload import workload_of
 from kveval.report.best_arm import (
@@ -27,6 +26,7 @@ from kveval.report.result.check_counts import check_counts
 from kveval.report.result.model import CampaignResult, ReportedComparison, or_nan
 from kveval.report.sections import Block, Paragraph, Tile, Tiles
 from kveval.report.tables.results import values_text
+from kveval.verdict import verdict_words as words
 
 _UNITS = {"throughput_tok_s": "output tok/s"}
 _NONE_BETTER = "no arm is better"

@@ -1,6 +1,6 @@
 """vLLM's arguments and variables: the kind of each, the arm's own, and what a server without them has.
 
-The kinds are those of `kveval.analysis.statistics.comparability`, whatever a server calls its arguments.
+The kinds are those of `kveval.verdict.comparability`, whatever a server calls its arguments.
 """
 
 from collections.abc import Mapping

@@ -7,14 +7,14 @@ import yaml
 from tests.support.document_checks import DOCUMENT_RULES
 from tests.support.paths import REPOSITORY
 from tests.support.synthetic import BASELINES, METRICS, levels_table, peaks_table
-from tests.unit.analysis.test_level_tables import measurement  # noqa: F401  (a fixture)
+from tests.unit.tables.test_level_tables import measurement  # noqa: F401  (a fixture)
 
 from kveval.analysis import waterfall
-from kveval.analysis.levels.tables import run_tables
 from kveval.analysis.reuse import NUMBERS
-from kveval.analysis.tables import PREDICTED_TEXTS
-from kveval.analysis.verdict_tables import CHECKS, RULES, verdict_tables
 from kveval.campaign.campaign_file import Comparison
+from kveval.tables.csv_files import PREDICTED_TEXTS
+from kveval.tables.levels.rows import run_tables
+from kveval.verdict.verdict_tables import CHECKS, RULES, verdict_tables
 
 TEXT = "".join(
     (REPOSITORY / "docs" / name).read_text()

@@ -13,7 +13,6 @@ from kveval.analysis.benefit import (
     MeasuredLevel,
     basis_of,
 )
-from kveval.analysis.tier_copies import TierCopies, tier_copies
 from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification
 from kveval.configuration.loading import load_config
@@ -21,6 +20,7 @@ from kveval.curve.break_even import context_share
 from kveval.curve.service import ServerSpeed
 from kveval.curve.speed import FittedSpeed
 from kveval.store.run_file import Change, LevelRun, Run
+from kveval.tables.tier_copies import TierCopies, tier_copies
 
 CONFIG = REPOSITORY / "config"
 SPEED = ServerSpeed(

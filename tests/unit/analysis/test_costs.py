@@ -22,8 +22,8 @@ from kveval.analysis.costs import (
     ServersPaid,
     costs,
 )
-from kveval.analysis.verdict import compare_all
 from kveval.store.run_file import Run
+from kveval.verdict.verdicts import compare_all
 
 GIB = 2**30
 PRICES = {"gpu_hour_usd": 3.0, "host_gib_hour_usd": 0.01}

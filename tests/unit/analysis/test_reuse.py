@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from tests.support.paths import REPOSITORY
 from tests.support.synthetic import run_description
-from tests.unit.analysis.test_tier_activity import DEVICE, run
+from tests.unit.tables.test_tier_activity import DEVICE, run
 
 from kveval.analysis.reuse import (
     NUMBERS,

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.analysis.test_tier_activity import run
+from tests.unit.tables.test_tier_activity import run
 
 from kveval.analysis.waterfall import (
     COLUMNS,

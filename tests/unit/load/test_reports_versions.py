@@ -15,12 +15,12 @@ from tests.support.guidellm_reports import GENERATIONS, Story, document
 from tests.support.paths import SCRIPTS
 from tests.support.synthetic import run_description
 
-from kveval.analysis.levels.outcomes import outcomes_of
-from kveval.analysis.levels.tables import LevelsError, level_row
 from kveval.load.reports import LevelReport, LoadReport
 from kveval.load.reports.data import SyntheticData, synthetic_data
 from kveval.load.reports.reading import decode_report, read_report
 from kveval.store.run_file import LevelRun, Run
+from kveval.tables.levels.outcomes import outcomes_of
+from kveval.tables.levels.rows import LevelsError, level_row
 
 DATA = Path(os.environ.get("KVEVAL_TEST_DATA", "")) / "guidellm"
 real_data = pytest.mark.skipif(
@@ -43,7 +43,7 @@ def read(generation: str, story: Story = STORY, **options: Any) -> LevelReport:
 @pytest.fixture(autouse=True)
 def whole_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut no warm-up from the short levels told here: what is read is compared, not where the window begins."""
-    monkeypatch.setattr("kveval.analysis.levels.tables.WARMUP_SHARE", 0.0)
+    monkeypatch.setattr("kveval.tables.levels.rows.WARMUP_SHARE", 0.0)
 
 
 def row(

@@ -14,8 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 from tests.support.config_files import CONFIG, changed, ids, load
 
-from kveval.analysis.levels.recording import convert_recording
-from kveval.analysis.system.metrics import SystemRecording
 from kveval.campaign.campaign_file import PrometheusServer
 from kveval.campaign.problems import ConfigError
 from kveval.configuration.loading import load_config
@@ -23,6 +21,8 @@ from kveval.engines.local.recorder import HostRecorder
 from kveval.pcp.direct.prometheus import Exporter
 from kveval.pcp.direct.ranges import RANGES_FILE, Ranges, read_ranges
 from kveval.pcp.direct.samples import DirectFile
+from kveval.tables.levels.recording import convert_recording
+from kveval.tables.system.metrics import SystemRecording
 from kveval.workflow.doctor.local import prometheus_findings
 from pcp_parquet.parquet.joining import join
 from pcp_parquet.parquet.reading import LongFile, series

@@ -7,10 +7,10 @@ import pytest
 from tests.support.synthetic_campaign import cells, levels_table, measured
 from tests.support.synthetic_history import history, nightly
 
-from kveval.analysis.cells import THROUGHPUT, common_level
-from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import CELL_COLUMNS
 from kveval.plugins.builds.series import build_series, commit_of, history_rows
+from kveval.tables.cells import THROUGHPUT, common_level
+from kveval.verdict.verdicts import METRICS
 
 
 def test_builds_are_in_order_with_their_means_and_intervals() -> None:

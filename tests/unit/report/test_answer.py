@@ -12,16 +12,16 @@ from tests.support.report_text import answer_of, result_of
 from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.exclusions import Exclusion
-from kveval.analysis.statistics.findings import records_json
 from kveval.campaign.cell import Cell
 from kveval.report.answer import FIGURES, MOST_SENTENCES, answer_figure
 from kveval.report.data.campaign import Measured
 from kveval.report.data.comparisons import baseline_comparisons, gain_text
 from kveval.report.result.model import ReportedAnswer
 from kveval.report.tables.results import TTFT, values_text
+from kveval.tables.cells import THROUGHPUT
+from kveval.verdict import verdict_words as words
+from kveval.verdict.exclusions import Exclusion
+from kveval.verdict.findings import records_json
 
 
 @functools.cache

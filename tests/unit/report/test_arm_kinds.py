@@ -8,7 +8,6 @@ from tests.support.config_files import CONFIG, NATIVE, RAW, load
 from tests.support.report_text import plain_table, result_of
 from tests.unit.report.test_report import measured, plan
 
-from kveval.analysis.cells import KNOWN_ARMS
 from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
 from kveval.campaign.catalogue import Scenario
 from kveval.campaign.problems import ConfigError
@@ -17,6 +16,7 @@ from kveval.configuration.loading import load_config
 from kveval.report.tables.results import arms_table
 from kveval.stacks.arms import ArmArguments, Platform
 from kveval.stacks.vllm import VLLM
+from kveval.tables.cells import KNOWN_ARMS
 
 KIND = ArmKind(frozenset({"native"}), "offload", True, "none", ("native-offload",))
 FLAG = "--pooled-memory-bytes"

@@ -12,14 +12,14 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.paths import REPOSITORY
 from tests.support.report_text import result_of, result_of_whole
 
-from kveval.analysis.cells import THROUGHPUT, kept_runs, rows_of
-from kveval.analysis.levels.outcomes import Outcome, outcome_columns, outcomes_of
 from kveval.analysis.waterfall import LEAKS
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.report import write_report
 from kveval.report.result.model import ResultError, read_result, schema_text
 from kveval.report.result.runs import run_results
+from kveval.tables.cells import THROUGHPUT, kept_runs, rows_of
+from kveval.tables.levels.outcomes import Outcome, outcome_columns, outcomes_of
 
 SCHEMA_FILE = REPOSITORY / "docs" / "report.schema.json"
 REPORT_SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))

@@ -18,7 +18,6 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.synthetic import comparison_table, levels_table, peaks_table
 from tests.support.synthetic_value import with_goodput
 
-from kveval.analysis.cells import models_by_size, rank_of
 from kveval.campaign.cell import Cell
 from kveval.report import answer
 from kveval.report.data.campaign import Measured
@@ -48,6 +47,7 @@ from kveval.report.figures.names import (
 )
 from kveval.report.html.page import data_uri
 from kveval.report.report import write_report
+from kveval.tables.cells import models_by_size, rank_of
 
 MODELS = ("Qwen3-0.6B", "Qwen3-14B")
 ARMS = ("no-offload", "native-offload", "lmcache-valkey", "llm-d-redis")

@@ -13,11 +13,11 @@ from tests.support.synthetic import levels_table
 from tests.unit.report.test_report import files, first_screen, measured, plan
 from tests.unit.report.test_report_claims import judged
 
-from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.comparisons import effect_text
 from kveval.report.figures.effects import _key
+from kveval.verdict import verdict_words as words
 
 SCHEMA = json.loads((REPOSITORY / "docs" / "report.schema.json").read_text())
 CELLS = [Cell("Qwen3-0.6B", "no-offload", 0), Cell("Qwen3-0.6B", "idle", 10_000)]

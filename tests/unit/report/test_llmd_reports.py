@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from llmd_benchmark_report import import_benchmark_report, load_benchmark_report
 from tests.support import synthetic_campaign as campaign
 
-from kveval.analysis.cells import THROUGHPUT, rows_of
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.export.llmd import (
@@ -22,6 +21,7 @@ from kveval.report.export.llmd import (
     write_peak_reports,
 )
 from kveval.report.tables.not_assessed import gap_table, gaps_of
+from kveval.tables.cells import THROUGHPUT, rows_of
 
 CELL = Cell("Qwen3-14B", "lmcache-valkey", 20_000)
 

@@ -18,7 +18,6 @@ from tests.support.synthetic import (
     runs,
 )
 
-from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured, ReportPlan, Table
@@ -30,6 +29,7 @@ from kveval.report.report import ReportError, report_tree, write_report
 from kveval.report.tables.caches import budget_table
 from kveval.report.tables.system import check_tables
 from kveval.store.run_file import Repeat
+from kveval.tables.levels.outcomes import Outcome, outcome_columns
 
 KINDS = {
     "no-offload": {"arm": "none", "store": None},

@@ -16,9 +16,6 @@ from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 from tests.unit.report import test_report as small
 
-from kveval.analysis.levels.outcomes import Outcome, outcome_columns
-from kveval.analysis.verdict import compare_all
-from kveval.analysis.verdict_tables import verdict_tables
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
 from kveval.report import report
@@ -29,6 +26,9 @@ from kveval.report.parts.words import FILES
 from kveval.report.result.model import CampaignResult
 from kveval.report.sections import Section
 from kveval.store.run_file import Run
+from kveval.tables.levels.outcomes import Outcome, outcome_columns
+from kveval.verdict.verdict_tables import verdict_tables
+from kveval.verdict.verdicts import compare_all
 
 MODELS = ("Qwen3-14B", "Qwen3-8B")
 ARMS = (

@@ -1,8 +1,8 @@
 """Settings that differ between two sides reach the first screen of a report."""
 
 import pytest
-from tests.unit.analysis.test_comparability import RECORD, campaign
 from tests.unit.report.test_report import first_screen, measured, plan
+from tests.unit.verdict.test_comparability import RECORD, campaign
 
 
 @pytest.mark.parametrize(

@@ -13,20 +13,7 @@ import yaml
 from tests.support import synthetic_campaign as campaign
 from tests.support.report_text import plain_table, result_of, result_of_whole
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.levels.outcomes import Outcome, outcome_columns
 from kveval.analysis.peaks import peak_row
-from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.exclusions import REASONS, Exclusion
-from kveval.analysis.statistics.findings import (
-    new_finding,
-    read_exclusions,
-    records_json,
-)
-from kveval.analysis.statistics.wording import explanation
-from kveval.analysis.system.metrics import with_system_metrics
-from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import plain_text
@@ -58,6 +45,19 @@ from kveval.report.tables.results import (
 )
 from kveval.report.tables.system import average_table, check_tables, system_tables
 from kveval.store.run_file import Run, SidecarRecord
+from kveval.tables.cells import THROUGHPUT
+from kveval.tables.levels.goodput import GOODPUT
+from kveval.tables.levels.outcomes import Outcome, outcome_columns
+from kveval.tables.system.metrics import with_system_metrics
+from kveval.verdict import verdict_words as words
+from kveval.verdict.exclusions import REASONS, Exclusion
+from kveval.verdict.findings import (
+    new_finding,
+    read_exclusions,
+    records_json,
+)
+from kveval.verdict.verdicts import compare_all
+from kveval.verdict.wording import explanation
 
 LEVELS = (1, 50, 300, 650)
 ONE = Cell("Qwen3-14B", "lmcache-local", 20_000)

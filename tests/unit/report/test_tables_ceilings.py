@@ -3,7 +3,7 @@
 import pandas as pd
 from msgspec.structs import replace
 from tests.support.report_text import plain_table
-from tests.unit.analysis.test_ceilings import ARM, BASELINE
+from tests.unit.tables.test_ceilings import ARM, BASELINE
 
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan

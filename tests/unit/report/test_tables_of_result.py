@@ -12,7 +12,6 @@ from tests.unit.report.test_report_claims import CAMPAIGNS
 from tests.unit.report.test_tables_predicted import PREDICTED
 from tests.unit.report.test_value import campaign as value_campaign
 
-from kveval.analysis.statistics.averages import averages
 from kveval.campaign.cell import Cell
 from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Measured, ReportPlan, Table
@@ -72,6 +71,7 @@ from kveval.report.tables.system import (
 from kveval.report.tables.value import cost_table, goodput_table
 from kveval.report.tables.waterfall import leak_sentences, waterfall_table
 from kveval.store.run_file import Change, Repeat, Run
+from kveval.verdict.averages import averages
 
 # A cell of the failing campaign that lacks one of three runs.
 PARTIAL = Cell("Qwen3-8B", "native-offload", 10_000)

@@ -5,7 +5,6 @@ import pytest
 from tests.support.report_text import plain_table
 from tests.support.synthetic import run_description
 
-from kveval.analysis.one_request import one_request_times
 from kveval.campaign.cell import Cell
 from kveval.report.build_result import source_times
 from kveval.report.data.arm_links import plain_text
@@ -16,6 +15,7 @@ from kveval.report.tables.one_request import (
     waypoints,
 )
 from kveval.store.run_file import OneRequest, RequestTime, RequestTimes, Run
+from kveval.tables.one_request import one_request_times
 
 BASE, TIERED = Cell("m", "no-offload", 0), Cell("m", "native-offload", 5000)
 

@@ -6,7 +6,6 @@ import pandas as pd
 from tests.support.report_text import plain_table
 
 from kveval.analysis.cell_benefits import COLUMNS
-from kveval.analysis.statistics.codes import INPUTS
 from kveval.campaign.cell import Cell
 from kveval.report.build_result import (
     comparison_results,
@@ -17,6 +16,7 @@ from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.levels import level_results
 from kveval.report.result.model import CampaignResult, ReportedCell
 from kveval.report.tables.reuse import memory_sentences, predicted_table
+from kveval.verdict.codes import INPUTS
 
 BASE, TIERED = Cell("m", "no-offload", 0), Cell("m", "native-offload", 5000)
 SCENARIOS = {

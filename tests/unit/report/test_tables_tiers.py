@@ -4,10 +4,8 @@ import dataclasses
 
 from tests.support import synthetic_campaign as large
 from tests.support.report_text import plain_table, result_of
-from tests.unit.analysis.test_tier_activity import DEVICE, run
+from tests.unit.tables.test_tier_activity import DEVICE, run
 
-from kveval.analysis.cells import rows_of
-from kveval.analysis.system.tier_activity import tier_activity
 from kveval.analysis.waterfall import Leak
 from kveval.campaign.cell import Cell
 from kveval.report.build_result import means_by_level
@@ -16,6 +14,8 @@ from kveval.report.tables.caches import tiers_table
 from kveval.report.tables.reuse import reuse_table
 from kveval.report.tables.waterfall import leak_sentence
 from kveval.store.run_file import Run
+from kveval.tables.cells import rows_of
+from kveval.tables.system.tier_activity import tier_activity
 
 
 def result(*runs: Run) -> CampaignResult:

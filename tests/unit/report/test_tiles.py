@@ -9,9 +9,6 @@ from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
 from tests.unit.report.test_tables_predicted import PREDICTED
 
-from kveval.analysis.levels.outcomes import Outcome, outcome_columns
-from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.verdict import compare_all
 from kveval.campaign.cell import Cell
 from kveval.report.best_arm import smaller_sizes
 from kveval.report.data.arm_links import arm_link
@@ -20,6 +17,9 @@ from kveval.report.data.comparisons import gain_text
 from kveval.report.result.check_counts import check_counts
 from kveval.report.sections import Paragraph, Tile
 from kveval.report.tiles import at_a_glance, model_tiles
+from kveval.tables.levels.outcomes import Outcome, outcome_columns
+from kveval.verdict import verdict_words as words
+from kveval.verdict.verdicts import compare_all
 
 COMMAND = "snakemake --cores 4 report"
 

@@ -8,8 +8,6 @@ import pytest
 from tests.support.report_text import result_of
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report import next_steps
 from kveval.report.build_result import comparison_results
@@ -24,6 +22,8 @@ from kveval.report.data.vocabulary import (
     verdict_of,
     verdict_text,
 )
+from kveval.tables.cells import THROUGHPUT
+from kveval.verdict import verdict_words as words
 
 # Warnings that are no next step: a note above the question, and a line of the tile of checks.
 ELSEWHERE = {"machines_differ", "check_failed"}

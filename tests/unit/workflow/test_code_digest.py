@@ -43,7 +43,7 @@ def test_what_a_script_imports_directly_or_not_is_behind_it() -> None:
     assert {
         "extract_peak.py",
         "kveval/load/levels.py",
-        "kveval/analysis/levels/outcomes.py",
+        "kveval/tables/levels/outcomes.py",
         "pcp_parquet/__init__.py",
         "pcp_parquet/archive/problems.py",
     } <= load

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from kveval.analysis.estimators.sequential import Design, blocks_for_equality
+from kveval.estimators.sequential import Design, blocks_for_equality
 from kveval.plugins.builds.judging import Evaluation, Verdict
 from kveval.plugins.builds.measuring import COLD
 from kveval.report.data.numbers import MISSING, significant

@@ -6,11 +6,11 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kveval.analysis.tables import read_table
 from kveval.plugins.builds.history_figure import write_history
 from kveval.plugins.builds.history_files import add_to_history, read_history
 from kveval.plugins.builds.series import build_series, builds_table, history_rows
 from kveval.store.run_file import collected_runs
+from kveval.tables.csv_files import read_table
 from kveval.workflow.command.campaign import CampaignContext
 from kveval.workflow.command.output import Output
 

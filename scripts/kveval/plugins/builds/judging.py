@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from kveval.analysis.estimators.sequential import Answer, Design, Look, evaluate_look
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
+from kveval.estimators.sequential import Answer, Design, Look, evaluate_look
 from kveval.plugins.builds.measuring import COLD, IDLE, SHOWN, Values
 from kveval.report.data.metric_titles import METRIC_TITLES
 

@@ -8,12 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kveval.analysis.levels.checks_level import steadiness
-from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.statistics.exclusions import Exclusion, is_active, unusable
-from kveval.analysis.statistics.pairing import Row
-from kveval.analysis.statistics.uncertainty import window_bound
-from kveval.analysis.statistics.wording import exclusion_words
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
@@ -21,6 +15,12 @@ from kveval.host.processes import announce_workflow, signals_deferred
 from kveval.measure.progress import write_requested
 from kveval.measure.status import absence_of, job_log
 from kveval.store.run_file import read_run, stored_run
+from kveval.tables.levels.checks_level import steadiness
+from kveval.tables.levels.rows import run_tables
+from kveval.verdict.exclusions import Exclusion, is_active, unusable
+from kveval.verdict.pairing import Row
+from kveval.verdict.uncertainty import window_bound
+from kveval.verdict.wording import exclusion_words
 from kveval.workflow.campaign_source import write_resolved_campaign
 from kveval.workflow.planning.order import (
     campaign_pointer,

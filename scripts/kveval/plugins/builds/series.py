@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 from packaging.version import InvalidVersion, Version
 
-from kveval.analysis.cells import common_level
-from kveval.analysis.estimators.intervals import mean_interval
-from kveval.analysis.levels.goodput import GOODPUT
-from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import CELL_COLUMNS, Cell
+from kveval.estimators.intervals import mean_interval
 from kveval.stacks.registry import find_server
 from kveval.store.run_file import Run
+from kveval.tables.cells import common_level
+from kveval.tables.levels.goodput import GOODPUT
+from kveval.verdict.verdicts import METRICS
 
 _METRICS = [*METRICS, GOODPUT]
 _CONDITIONS = ("engine", "weights", "hardware", "workload")

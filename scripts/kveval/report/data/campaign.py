@@ -10,15 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import (
-    THROUGHPUT,
-    common_level,
-    models_by_size,
-    rank_of,
-    tables_by_cell,
-)
-from kveval.analysis.levels.pilot import Pilot
-from kveval.analysis.system.tier_activity import tier_activity
 from kveval.analysis.waterfall import waterfall
 from kveval.campaign.cell import Cell
 from kveval.campaign.size import Size
@@ -26,6 +17,15 @@ from kveval.load.workload import workload_of
 from kveval.report.data.level_units import LevelUnit, unit_of
 from kveval.report.data.run_facts import tier_sizes
 from kveval.store.run_file import Run
+from kveval.tables.cells import (
+    THROUGHPUT,
+    common_level,
+    models_by_size,
+    rank_of,
+    tables_by_cell,
+)
+from kveval.tables.levels.pilot import Pilot
+from kveval.tables.system.tier_activity import tier_activity
 
 
 @dataclass(frozen=True)

@@ -10,18 +10,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.estimators.intervals import percent
-from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.codes import CODES
-from kveval.analysis.statistics.exclusions import Side
-from kveval.analysis.statistics.findings import (
-    ground_codes,
-    read_exclusions,
-    records_json,
-)
-from kveval.analysis.statistics.wording import SideNames
 from kveval.campaign.cell import Cell
+from kveval.estimators.intervals import percent
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import (
@@ -31,6 +21,16 @@ from kveval.report.data.campaign import (
     text_or_blank,
 )
 from kveval.report.data.vocabulary import verdict_words
+from kveval.tables.cells import THROUGHPUT
+from kveval.verdict import verdict_words as words
+from kveval.verdict.codes import CODES
+from kveval.verdict.exclusions import Side
+from kveval.verdict.findings import (
+    ground_codes,
+    read_exclusions,
+    records_json,
+)
+from kveval.verdict.wording import SideNames
 
 UNDECLARED = "undeclared"
 """The ground of two cells that the campaign does not declare as a contrast, and so does not compare."""

@@ -10,13 +10,13 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import common_level, models_by_size, rank_of, tables_by_cell
 from kveval.analysis.waterfall import waterfall
 from kveval.campaign.cell import Cell
 from kveval.report.data.level_units import STREAMS, LevelUnit
 from kveval.report.data.run_facts import Tiers
 from kveval.report.data.style import ArmStyle, arm_style
 from kveval.store.run_file import Run
+from kveval.tables.cells import common_level, models_by_size, rank_of, tables_by_cell
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,7 @@ def rounded_mean(
     if len(known) < 2:
         return significant(mean, most_decimals=most_decimals)
     # `kveval plan` of a bare installation, which has no scipy, writes numbers too.
-    from kveval.analysis.estimators.intervals import half_width  # noqa: PLC0415
+    from kveval.estimators.intervals import half_width  # noqa: PLC0415
 
     half = half_width(known)
     if half <= 0 or not math.isfinite(half):

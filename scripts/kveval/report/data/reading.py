@@ -6,14 +6,14 @@ from typing import Any
 
 import yaml
 
-from kveval.analysis.levels.pilot import read_pilot
-from kveval.analysis.tables import read_table
 from kveval.campaign.cell import Cell
 from kveval.campaign.types import on_cpu
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import footer, tiers_of
 from kveval.store.run_file import collected_runs
+from kveval.tables.csv_files import read_table
+from kveval.tables.levels.pilot import read_pilot
 
 
 def read_report_plan(

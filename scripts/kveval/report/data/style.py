@@ -6,7 +6,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from kveval.analysis.cells import known_arm
+from kveval.tables.cells import known_arm
 
 # Okabe and Ito's palette (jfly.uni-koeln.de/color), which colour-blind readers can distinguish, without its yellow,
 # which is hard to see on white; a dark grey for their black is the baseline's. Each arm has its own marker as well.

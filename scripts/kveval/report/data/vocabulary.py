@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.findings import ground_codes
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import text_or_blank
+from kveval.verdict import verdict_words as words
+from kveval.verdict.findings import ground_codes
 
 BETTER, WORSE = words.BETTER, words.WORSE
 NO_RELEVANT_DIFFERENCE = "no relevant difference"

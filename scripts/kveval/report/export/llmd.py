@@ -21,7 +21,6 @@ import yaml
 from llmd_benchmark_report import BenchmarkReportV02
 from pydantic import ValidationError
 
-from kveval.analysis.cells import THROUGHPUT
 from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
 from kveval.load.levels import prefix_count_at, prefix_tokens_at, streams_at
@@ -30,6 +29,7 @@ from kveval.report.data.campaign import Measured
 from kveval.report.data.level_units import unit_of
 from kveval.stacks.registry import IMPORTED_SERVER, find_server, server_version
 from kveval.store.run_file import Run
+from kveval.tables.cells import THROUGHPUT
 
 # Namespace of the ids, so that a level of a run always has the same id.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "kveval.benchmark-report")

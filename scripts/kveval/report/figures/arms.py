@@ -11,9 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kveval.analysis.cells import THROUGHPUT, kept_runs, rows_of
-from kveval.analysis.estimators.intervals import mean_interval
 from kveval.campaign.cell import Cell
+from kveval.estimators.intervals import mean_interval
 from kveval.report.data import numbers as numerals
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
@@ -29,6 +28,7 @@ from kveval.report.figures.axes import (
     seconds_or_ms,
     separate_thousands,
 )
+from kveval.tables.cells import THROUGHPUT, kept_runs, rows_of
 
 _LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "end-to-end latency"}
 _RUNS = [

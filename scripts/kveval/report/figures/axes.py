@@ -19,11 +19,11 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
-from kveval.analysis.estimators.correlations import recorded_columns
-from kveval.analysis.estimators.intervals import mean_interval
 from kveval.campaign.cell import Cell
 from kveval.campaign.size import GIB
 from kveval.campaign.types import BLOCK_TOKENS
+from kveval.estimators.correlations import recorded_columns
+from kveval.estimators.intervals import mean_interval
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import tier_sizes, tier_sizes_in_words
 

@@ -14,11 +14,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from kveval.analysis.cells import rows_of
-from kveval.analysis.estimators.correlations import recorded_columns
 from kveval.analysis.reuse import ServedShare, read_curve, served_shares
 from kveval.campaign.cell import Cell
 from kveval.campaign.size import Size
+from kveval.estimators.correlations import recorded_columns
 from kveval.report.data.figures import FigureData
 from kveval.report.data.level_units import LevelUnit
 from kveval.report.data.run_facts import Tiers, tier_sizes
@@ -36,6 +35,7 @@ from kveval.report.figures.axes import (
     tier_size_axis,
     write_not_recorded,
 )
+from kveval.tables.cells import rows_of
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
 # What became of a prompt token; hatched, to be distinguishable without colour, by straight lines: a pattern of dots makes

@@ -13,7 +13,6 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from kveval.analysis.levels.goodput import GOODPUT
 from kveval.host.errors import Failure
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import NothingToDraw, wrap_axis_titles, write_title
@@ -25,6 +24,7 @@ from kveval.report.figures.names import (
     find_figure,
     narrow_file,
 )
+from kveval.tables.levels.goodput import GOODPUT
 
 STYLE = Path(__file__).with_name("style.mplstyle")
 

@@ -10,9 +10,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from kveval.analysis.cells import baseline_of, rows_of
-from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.verdict import METRICS
 from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 from kveval.report.data.metric_titles import METRIC_TITLES
@@ -27,6 +24,9 @@ from kveval.report.figures.axes import (
     model_rows,
     panels,
 )
+from kveval.tables.cells import baseline_of, rows_of
+from kveval.verdict import verdict_words as words
+from kveval.verdict.verdicts import METRICS
 
 VERDICT_COLOURS = {
     words.BETTER: "#0072B2",

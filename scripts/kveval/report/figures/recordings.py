@@ -10,7 +10,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from kveval.analysis.system.timelines import timelines
 from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
@@ -19,6 +18,7 @@ from kveval.report.figures.axes import (
     separate_thousands,
     write_not_recorded,
 )
+from kveval.tables.system.timelines import timelines
 
 # Title of a column of panels -> the entries of metrics.yaml, or of `_entries`, drawn there -> their line styles.
 _COLUMNS: dict[str, dict[str, str]] = {

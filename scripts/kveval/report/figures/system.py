@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.estimators.correlations import (
+from kveval.estimators.correlations import (
     CORRELATED,
     correlations_by_model,
     recorded_columns,
@@ -25,6 +24,7 @@ from kveval.report.figures.axes import (
     separate_thousands,
     start_at_zero,
 )
+from kveval.tables.cells import THROUGHPUT
 
 _DEVICE = {
     "GPU": ("gpu_utilisation_percent", "GPU active, %"),

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 from matplotlib.figure import Figure
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.levels.goodput import GOODPUT
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
     NothingToDraw,
@@ -21,6 +19,8 @@ from kveval.report.figures.axes import (
     separate_thousands,
     start_at_zero,
 )
+from kveval.tables.cells import THROUGHPUT
+from kveval.tables.levels.goodput import GOODPUT
 
 
 def throughput_curve_all(data: FigureData, model: str) -> Figure:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.levels.goodput import GOODPUT
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import anchor_of, arm_link, runs_title
@@ -23,6 +21,8 @@ from kveval.report.result.model import (
 )
 from kveval.report.sections import Bullets, Paragraph, Section
 from kveval.report.tables.results import level_unit_of, whole_number
+from kveval.tables.cells import THROUGHPUT
+from kveval.tables.levels.goodput import GOODPUT
 
 TITLE = "The runs behind each arm"
 _ABOUT = (

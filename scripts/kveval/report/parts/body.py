@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kveval.analysis.levels import goodput
 from kveval.campaign.arm_kinds import kinds_of
 from kveval.load.levels import OPEN_LOOP
 from kveval.report.answer import answer_figure, answer_sentences
@@ -45,6 +44,7 @@ from kveval.report.tables.reuse import memory_sentences, predicted_table
 from kveval.report.tables.value import cost_table, goodput_table
 from kveval.report.tables.waterfall import leak_sentences, waterfall_table
 from kveval.report.tiles import at_a_glance
+from kveval.tables.levels import goodput
 
 NOTES = {
     "miniature": (

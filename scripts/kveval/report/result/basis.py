@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from kveval.analysis.statistics.codes import INPUTS
-from kveval.analysis.statistics.findings import read_findings
 from kveval.report.data.campaign import text_or_blank
 from kveval.report.result.model import ReportedFinding
+from kveval.verdict.codes import INPUTS
+from kveval.verdict.findings import read_findings
 
 
 def basis_of(row: Mapping[Any, Any]) -> dict[str, str]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from kveval.analysis.levels.activity import CounterRise, activity_at, required_counters
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.model import ReportedCounter, ReportedKvBytes
 from kveval.store.run_file import Run
+from kveval.tables.levels.activity import CounterRise, activity_at, required_counters
 
 
 def kv_bytes_of_models(

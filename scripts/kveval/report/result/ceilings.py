@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 
 import pandas as pd
 
-from kveval.analysis.system.ceilings import (
+from kveval.campaign.cell import Cell
+from kveval.load.levels import streams_at
+from kveval.load.workload import workload_of
+from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.result.model import ReportedCeiling
+from kveval.tables.system.ceilings import (
     RequestMeans,
     break_even_tokens,
     copy_gb_s,
     overhead_s,
     request_means,
 )
-from kveval.campaign.cell import Cell
-from kveval.load.levels import streams_at
-from kveval.load.workload import workload_of
-from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.result.model import ReportedCeiling
 
 
 def ceiling_results(plan: ReportPlan, measured: Measured) -> Iterator[ReportedCeiling]:

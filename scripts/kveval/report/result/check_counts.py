@@ -6,10 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kveval.analysis import checks_campaign
-from kveval.analysis.levels import checks_import, checks_level, checks_run
-from kveval.analysis.levels.outcomes import Severity, checks_in
-from kveval.analysis.system.metrics import SYSTEM_CHECKS
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import (
     Measured,
@@ -18,6 +14,10 @@ from kveval.report.data.campaign import (
 )
 from kveval.report.result.model import CampaignResult, CheckFinding
 from kveval.store.run_file import IMPORTED
+from kveval.tables.levels import checks_import, checks_level, checks_run
+from kveval.tables.levels.outcomes import Severity, checks_in
+from kveval.tables.system.metrics import SYSTEM_CHECKS
+from kveval.verdict import checks_campaign
 
 # The most checks that are named; of the others there is a number.
 _MOST = 2

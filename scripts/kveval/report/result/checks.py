@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from kveval.analysis.levels.outcomes import outcomes_of, read_facts
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured
 from kveval.report.result.model import CheckFinding, known_facts
+from kveval.tables.levels.outcomes import outcomes_of, read_facts
 
 
 class _At(NamedTuple):

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from kveval.analysis.cells import THROUGHPUT
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.result.model import LevelResult, known_number, known_text
+from kveval.tables.cells import THROUGHPUT
 
 # A row of levels.csv, with its values as text or as numbers.
 Row = Mapping[Any, Any]

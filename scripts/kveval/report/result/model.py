@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.json_schema import SkipJsonSchema
 
-from kveval.analysis.cells import THROUGHPUT, parse_names
 from kveval.campaign.cell import Cell
 from kveval.campaign.size import Size
 from kveval.host.errors import Failure
+from kveval.tables.cells import THROUGHPUT, parse_names
 
 
 class ResultError(Failure):

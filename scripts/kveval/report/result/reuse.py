@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from kveval.analysis.cells import tables_by_cell
 from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
 from kveval.analysis.waterfall import read_leaks
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.model import ReportedInterval, ReportedLeak, ReportedReuse
+from kveval.tables.cells import tables_by_cell
 
 # Counts beyond these may explain a difference.
 _MUCH_IN_PROGRESS = 25.0

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
-from kveval.analysis.levels.goodput import GOODPUT
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.model import ReportedCost, ReportedInterval
+from kveval.tables.levels.goodput import GOODPUT
 
 
 def goodput_levels(plan: ReportPlan, measured: Measured) -> dict[str, int | None]:

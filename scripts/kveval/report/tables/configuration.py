@@ -6,13 +6,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kveval.analysis.levels.pilot import Pilot
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import gpus_of
 from kveval.report.result.model import CampaignResult, ReportedOrigin, ReportedRun
 from kveval.store.run_file import Run
+from kveval.tables.levels.pilot import Pilot
 
 _WORKLOAD = {
     "profile": "load",

@@ -6,15 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kveval.analysis.cells import baseline_of, models_by_size, parse_runs
-from kveval.analysis.levels.checks_import import no_reuse, saturated_open_loop
-from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics.exclusions import Exclusion
-from kveval.analysis.statistics.findings import (
-    ground_codes,
-    read_exclusions,
-    read_findings,
-)
 from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.arm_links import arm_link, plain_text
@@ -29,6 +20,15 @@ from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.figures.names import find_figure
 from kveval.report.result.model import ComparedCells, Gap
 from kveval.report.tables.pairs import pairs_of, undeclared_pairs
+from kveval.tables.cells import baseline_of, models_by_size, parse_runs
+from kveval.tables.levels.checks_import import no_reuse, saturated_open_loop
+from kveval.verdict import verdict_words as words
+from kveval.verdict.exclusions import Exclusion
+from kveval.verdict.findings import (
+    ground_codes,
+    read_exclusions,
+    read_findings,
+)
 
 _ANSWERS = "a server that answers every request: see its log"
 _MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"

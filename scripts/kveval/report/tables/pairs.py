@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.statistics.comparison import neighbouring_sizes
-from kveval.analysis.statistics.findings import ground_codes
 from kveval.campaign.cell import Cell
 from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Measured, ReportPlan, Table
@@ -18,6 +15,9 @@ from kveval.report.data.comparisons import (
 )
 from kveval.report.result.model import CampaignResult
 from kveval.report.tables.results import values_text
+from kveval.tables.cells import THROUGHPUT
+from kveval.verdict.comparison import neighbouring_sizes
+from kveval.verdict.findings import ground_codes
 
 
 def pair_table(result: CampaignResult) -> Table:

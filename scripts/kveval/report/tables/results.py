@@ -10,11 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT, rank_of
-from kveval.analysis.statistics import verdict_words as words
-from kveval.analysis.statistics import wording
-from kveval.analysis.statistics.findings import ComparisonFinding
-from kveval.analysis.statistics.wording import SideNames
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
@@ -39,6 +34,11 @@ from kveval.report.result.model import (
     ReportedFinding,
     ReportedMean,
 )
+from kveval.tables.cells import THROUGHPUT, rank_of
+from kveval.verdict import verdict_words as words
+from kveval.verdict import wording
+from kveval.verdict.findings import ComparisonFinding
+from kveval.verdict.wording import SideNames
 
 TTFT = "ttft_ms_p50"
 _NONE_CHANCE = "chance of showing none, %"

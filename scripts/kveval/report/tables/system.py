@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.cells import THROUGHPUT
-from kveval.analysis.tables import BY_INSTANCE
 from kveval.campaign.cell import Cell, arm_label
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import arm_link
@@ -19,6 +17,8 @@ from kveval.report.data.campaign import (
 )
 from kveval.report.result.model import CampaignResult, CheckFinding
 from kveval.report.tables.results import level_unit_of, whole_number
+from kveval.tables.cells import THROUGHPUT
+from kveval.tables.csv_files import BY_INSTANCE
 
 
 def system_tables(plan: ReportPlan, measured: Measured) -> dict[str, Table]:

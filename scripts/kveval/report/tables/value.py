@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from kveval.analysis.levels.goodput import GOODPUT, limits_text
-from kveval.analysis.statistics import verdict_words as words
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import arm_link
@@ -21,6 +19,8 @@ from kveval.report.result.model import (
     or_nan,
 )
 from kveval.report.tables.results import level_unit_of
+from kveval.tables.levels.goodput import GOODPUT, limits_text
+from kveval.verdict import verdict_words as words
 
 NONE_MET = "none met"
 UNKNOWN = "not known"

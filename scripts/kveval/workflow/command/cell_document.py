@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kveval.analysis.levels.activity import activity_at
-from kveval.analysis.levels.outcomes import outcomes_of, read_facts
-from kveval.analysis.one_request import times_by_source
 from kveval.campaign.cell import Cell
 from kveval.report.result.levels import level_results
 from kveval.report.result.model import known_facts, known_number
+from kveval.tables.levels.activity import activity_at
+from kveval.tables.levels.outcomes import outcomes_of, read_facts
+from kveval.tables.one_request import times_by_source
 from kveval.workflow.command.cell_lookup import (
     LEVELS,
     PEAK,

@@ -9,12 +9,12 @@ import pandas as pd
 
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of
 from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
-from kveval.analysis.levels.tables import run_tables
-from kveval.analysis.tier_copies import tier_copies
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.host.quiet import DISTURBED_PERCENT
 from kveval.store.run_file import Run
+from kveval.tables.levels.rows import run_tables
+from kveval.tables.tier_copies import tier_copies
 from kveval.workflow.planning.costs import device_tokens
 from kveval.workflow.planning.curves import LevelCurves
 from kveval.workflow.planning.stored import StoreIndex, facts_of

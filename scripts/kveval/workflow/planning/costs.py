@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from kveval.analysis.levels.server_counters import server_delta
 from kveval.campaign.sizing import weight_bytes
 from kveval.campaign.specification import Specification
 from kveval.engines.preflight import disk_bytes
@@ -22,6 +21,7 @@ from kveval.load.guidellm import PREFIX_TOKENS_PER_S
 from kveval.load.sample_sizes import MIN_TOKENS, SUFFICIENT, window_s
 from kveval.load.workload import Workload, workload_of
 from kveval.store.run_file import Run
+from kveval.tables.levels.server_counters import server_delta
 from kveval.workflow.planning.stored import StoreIndex
 
 # Assumed until something was measured: start-up takes a base time plus the weights' bytes at a rate low enough to cover

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from kveval.analysis.disturbed_blocks import blocks_to_add
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import gib
 from kveval.campaign.specification import Specification
@@ -34,6 +33,7 @@ from kveval.load.trace_file import requests_of
 from kveval.load.workload import Workload
 from kveval.stacks.tier_layout import needed_size
 from kveval.store.run_file import Run
+from kveval.tables.disturbed_blocks import blocks_to_add
 from kveval.workflow.planning.answer_times import AnswerTime
 from kveval.workflow.planning.curves import (
     DRAWS,

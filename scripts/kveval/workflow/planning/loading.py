@@ -10,13 +10,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from kveval.analysis.tier_copies import tier_copies
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import parameter_count
 from kveval.campaign.specification import Specification
 from kveval.configuration.config import Config
 from kveval.curve.break_even import ComputeTime, LoadTime, break_even, context_share
 from kveval.store.run_file import OneRequest, RequestTimes, Run
+from kveval.tables.tier_copies import tier_copies
 from kveval.workflow.planning.stored import StoreIndex
 
 # Parts of the peak of dense BF16 operations that servers reach while they compute prompts.

@@ -7,7 +7,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from kveval.analysis.levels.pilot import frozen_levels
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
 from kveval.host.hardware import probe
@@ -21,6 +20,7 @@ from kveval.store.run_file import (
     stored_run,
 )
 from kveval.store.store import SUMS
+from kveval.tables.levels.pilot import frozen_levels
 
 
 def facts_of(place: Path) -> Run | None:
