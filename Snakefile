@@ -45,6 +45,7 @@ container: os.environ.get("KVEVAL_IMAGE")
 
 include: "rules/convert.smk"
 include: "rules/analyse.smk"
+include: "rules/predict.smk"
 
 
 if INVOCATION.shared_folder:

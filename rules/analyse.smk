@@ -105,7 +105,6 @@ rule summarise_campaign:
         peaks=f"{ANALYSIS}/peak_throughput_all.csv",
         comparison=f"{ANALYSIS}/comparison.csv",
         runs=ALL_RUNS,
-        requests=tables_of_cells("requests.parquet"),
     output:
         **({"costs": f"{ANALYSIS}/costs.csv"} if CAMPAIGN.prices else {}),
         summary=report(
@@ -113,9 +112,7 @@ rule summarise_campaign:
         ),
         detailed=f"{ANALYSIS}/detailed.csv",
         pcp_summary_stats=f"{ANALYSIS}/pcp_summary_stats.csv",
-        predicted=f"{ANALYSIS}/predicted.csv",
         one_request=f"{ANALYSIS}/one_request.csv",
-        waterfall=f"{ANALYSIS}/waterfall.csv",
     log:
         f"{LOGS}/{{so_far}}summarise_campaign.log",
     conda:
@@ -139,5 +136,6 @@ JUDGED = {
     "peaks": f"{ANALYSIS}/peak_throughput_all.csv",
     "comparison": f"{ANALYSIS}/comparison.csv",
 }
-# Tables and figures of plug-ins, which are made before the report.
+# Tables and figures of plug-ins, which are made before the report, or before the figures of a family.
 BESIDE_REPORT = []
+BESIDE_FIGURES = {}

@@ -11,9 +11,7 @@ SUMMARIES = [
         "summary",
         "detailed",
         "pcp_summary_stats",
-        "predicted",
         "one_request",
-        "waterfall",
     )
 ]
 SUMMARIES += [f"{ANALYSIS}/costs.csv"] if CAMPAIGN.prices else []
@@ -38,6 +36,7 @@ for family in FAMILIES:
             **JUDGED,
             runs=ALL_RUNS,
             beside=BESIDE_VERDICTS,
+            of_plugins=BESIDE_FIGURES.get(family, []),
             recordings=files_of_runs(
                 *(["pcp.parquet"] if family == "recordings" else [])
             ),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from kveval.analysis.peaks import cell_tables, tables_of_runs
+from kveval.tables.peaks import cell_tables, tables_of_runs
 from kveval.workflow.failed_tables import write_failure_to
 
 if __name__ == "__main__":

@@ -1,15 +1,13 @@
-"""Summarise the campaign: rows per cell and level, means over models; costs, predicted gains, times of one request, hits."""
+"""Summarise the campaign: rows per cell and level, means over models; costs, times of one request."""
 
 from pathlib import Path
 
-from kveval.analysis.cell_benefits import predicted_benefits
-from kveval.analysis.costs import costs
-from kveval.analysis.waterfall import waterfall
 from kveval.report.data.reading import read_report_plan
 from kveval.store.run_file import collected_runs
 from kveval.tables.csv_files import read_table
 from kveval.tables.one_request import one_request_times
 from kveval.tables.summaries import summary_tables
+from kveval.verdict.costs import costs
 
 if __name__ == "__main__":
     inputs, made, plan = (
@@ -22,13 +20,8 @@ if __name__ == "__main__":
         for path in (inputs.complete, inputs.peaks, inputs.comparison)
     ]
     tables = summary_tables(*judged, plan.baseline_of, plan.parameters)
-    runs, requests = (
-        collected_runs(Path(inputs.runs)),
-        [Path(path) for path in inputs.requests],
-    )
-    tables["predicted"] = predicted_benefits(runs, *judged, requests, plan.baseline_of)
+    runs = collected_runs(Path(inputs.runs))
     tables["one_request"] = one_request_times(runs)
-    tables["waterfall"] = waterfall(runs, *judged)
     if "costs" in made:
         tables["costs"] = costs(*judged, runs, plan.prices, plan.stores)
     for name, path in made.items():

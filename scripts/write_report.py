@@ -12,7 +12,6 @@ from kveval.report.figures.names import drawn_figures
 from kveval.report.files import COMMAND_VARIABLE, PAGE
 from kveval.report.html.page import write_page
 from kveval.report.report import write_report
-from kveval.tables.csv_files import read_table
 from kveval.workflow.failed_tables import reasons
 from kveval.workflow.plugin import sections_beside
 
@@ -34,9 +33,7 @@ if __name__ == "__main__":
         Cell.from_path(path): reason for path, reason in params.failures.items()
     }
     failures |= reasons(map(Path, inputs.cells))
-    # Not read with the others: jobs that draw and export do not wait for it.
-    predicted = read_table(Path(inputs.comparison).with_name("predicted.csv"))
-    measured = replace(measured, failures=failures, predicted=predicted)
+    measured = replace(measured, failures=failures)
 
     # What was asked for.
     settings = {

@@ -17,11 +17,12 @@ PARTS = ("Snakefile", "config", "rules", "scripts", "profiles", "envs")
 MODELS, TIERED = 10, 9
 """A model has one cell without a tier, and one for every tiered scenario and size."""
 _PER_RUN = ("measurement.json", "pcp.parquet")
-_PER_CELL = ("requests.parquet", "levels.csv", "peak.csv")
+_PER_CELL = ("requests.parquet", "levels.csv", "peak.csv", "predicted_hits.csv")
 _COLLECTED = ("complete_metrics", "peak_throughput_all", "pcp_metrics_peak")
 _COMPARED = ("comparison", "contrasts", "peak_comparison", "averages", "checks")
-_SUMMARISED = ("summary", "detailed", "pcp_summary_stats", "predicted", "one_request")
-_TABLES = _COLLECTED + _COMPARED + _SUMMARISED
+_SUMMARISED = ("summary", "detailed", "pcp_summary_stats", "one_request")
+_PREDICTED = ("predicted_hits", "hits", "waterfall", "predicted")
+_TABLES = _COLLECTED + _COMPARED + _SUMMARISED + _PREDICTED
 # The workflow's rules, the jobs of `report` and what they read of each other, in Snakemake's bare language. That rules
 # and jobs are the workflow's is asserted wherever the two are compared, and in test_planning_toy.py.
 _TOY = """
@@ -30,7 +31,7 @@ PLAN = json.load(open("plan.json"))
 RUNS, CELLS, FAMILIES = PLAN["runs"], PLAN["cells"], PLAN["families"]
 RUNS_FILE = "results/analysis/runs.jsonl.zst"
 POINTERS = [f"results/{cell}/run-{run}/measurement.json" for run in RUNS for cell in CELLS]
-TABLES, COMPARED, SUMMARIES = [[f"results/analysis/{name}.csv" for name in names] for names in PLAN["tables"]]
+TABLES, COMPARED, SUMMARIES, PREDICTED = [[f"results/analysis/{name}.csv" for name in names] for names in PLAN["tables"]]
 REPORTS = "results/analysis/benchmark_reports.txt"
 
 rule report:
@@ -59,8 +60,18 @@ rule compare_scenarios:
     output: COMPARED
     shell: "touch {output}"
 rule summarise_campaign:
-    input: TABLES[:2], COMPARED[0], RUNS_FILE, expand("results/{cell}/requests.parquet", cell=CELLS)
+    input: TABLES[:2], COMPARED[0], RUNS_FILE
     output: SUMMARIES
+    shell: "touch {output}"
+rule predict_hits:
+    input: expand("results/{{model}}/{{scenario}}/{{blocks}}/run-{run}/measurement.json", run=RUNS),
+           "results/{model}/{scenario}/{blocks}/requests.parquet"
+    output: "results/{model}/{scenario}/{blocks}/predicted_hits.csv"
+    shell: "touch {output}"
+rule predict_campaign:
+    input: TABLES[:2], COMPARED[0], RUNS_FILE,
+           expand("results/{cell}/{name}", cell=CELLS, name=["requests.parquet", "predicted_hits.csv"])
+    output: PREDICTED
     shell: "touch {output}"
 for family, figures in FAMILIES.items():
     rule:
@@ -75,7 +86,7 @@ rule copy_figure:
     wildcard_constraints: kind="png|svg"
     shell: "touch {output}"
 rule write_report:
-    input: TABLES[:2], COMPARED[0], RUNS_FILE, SUMMARIES, *FAMILIES.values()
+    input: TABLES[:2], COMPARED[0], RUNS_FILE, SUMMARIES, PREDICTED, *FAMILIES.values()
     output: "results/REPORT.md", "results/report.html", "results/report.json", PLAN["appendices"]
     shell: "touch {output}"
 rule export_benchmark_reports:
@@ -167,7 +178,7 @@ def make_toy(folder: Path, cells: int, runs: int) -> None:
         "families": families,
     }
     plan["appendices"] = [f"results/{name}" for name in APPENDICES]
-    plan["tables"] = [_COLLECTED, _COMPARED, _SUMMARISED]
+    plan["tables"] = [_COLLECTED, _COMPARED, _SUMMARISED, _PREDICTED]
     (folder / "plan.json").write_text(json.dumps(plan))
     (folder / "Snakefile").write_text(_TOY)
 

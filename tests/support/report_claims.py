@@ -111,7 +111,8 @@ def document_of(
 
 def _prompt_shares(measured: Measured) -> list[str]:
     """The shares of the prompt tokens, per cent, that sentences on lost hits have from waterfall.csv."""
-    percents = measured.waterfall["percent_of_prompts"].dropna()
+    table = measured.waterfall.reindex(columns=["percent_of_prompts"])
+    percents = table["percent_of_prompts"].dropna()
     return [f"{percent:.{digits}f}" for percent in percents for digits in (0, 1)]
 
 

@@ -25,7 +25,7 @@ _BELOW_ENGINES = (
     "configuration",
     "store",
 )
-_ANALYSIS = ("estimators", "tables", "verdict", "analysis")
+_ANALYSIS = ("estimators", "tables", "verdict")
 ALLOWED: Mapping[str, Sequence[str]] = {
     "host": (),
     "load": ("host",),
@@ -40,7 +40,7 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     "estimators": (),
     "tables": (*_BELOW_ENGINES, "estimators"),
     "verdict": (*_BELOW_ENGINES, "estimators", "tables"),
-    "analysis": (*_BELOW_ENGINES, "estimators", "tables", "verdict", "curve"),
+    "analysis": (*_BELOW_ENGINES, "estimators", "tables", "verdict", "curve", "report"),
     "importing": _BELOW_ENGINES,
     "report": (*_BELOW_ENGINES, "curve", *_ANALYSIS),
     # A search for levels judges each level at once, with the checks of the report.
@@ -50,6 +50,7 @@ ALLOWED: Mapping[str, Sequence[str]] = {
         "curve",
         "engines",
         *_ANALYSIS,
+        "analysis",
         "importing",
         "report",
         "measure",
@@ -62,6 +63,7 @@ ALLOWED: Mapping[str, Sequence[str]] = {
         "curve",
         "engines",
         *_ANALYSIS,
+        "analysis",
         "importing",
         "report",
         "measure",

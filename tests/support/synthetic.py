@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.peaks import peak_row
 from kveval.campaign.campaign_file import Comparison
 from kveval.store.run_file import Run
+from kveval.tables.peaks import peak_row
 from kveval.verdict.verdicts import compare_all
 
 WORKLOAD = "prompt_tokens=64;output_tokens=64;prefix_tokens=2000;prefix_count=20;turns=3;primed=0"

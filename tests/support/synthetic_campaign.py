@@ -12,13 +12,14 @@ import numpy as np
 import pandas as pd
 import yaml
 from tests.support.paths import CONFIG
+from tests.support.predicted import with_predicted
 from tests.support.synthetic import level_row, run_description
 
-from kveval.analysis.peaks import peak_row
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.store.run_file import Change, Run
+from kveval.tables.peaks import peak_row
 from kveval.verdict.verdicts import compare_all
 from pcp_parquet.conversion.conversion import convert
 from pcp_parquet.tests.test_archive_writer import (
@@ -277,9 +278,10 @@ def measured(levels: pd.DataFrame, **settings: Any) -> Measured:
     groups = levels.groupby(["model", "scenario", "cpu_blocks"], sort=False)
     peaks = pd.DataFrame([peak_row(cell, list(METRICS)) for _, cell in groups])
     tables = compare_all(levels, BASELINES, Comparison(**settings))
-    return Measured(
+    facts = Measured(
         runs_of(levels), levels, peaks, tables.baseline, contrasts=tables.contrasts
     )
+    return with_predicted(facts, levels)
 
 
 @cache
@@ -347,7 +349,7 @@ def with_reuse(measured: Measured) -> Measured:
             for level, changes in counted.items()
         ]
         runs.append(msgspec.structs.replace(run, levels=entries))
-    return replace(measured, levels=predicted, runs=runs)
+    return with_predicted(replace(measured, runs=runs), predicted)
 
 
 def recording(folder: Path, cpus: int = 16) -> Path:

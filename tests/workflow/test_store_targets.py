@@ -14,10 +14,10 @@ from tests.support.fault_chain import REPOSITORY, workflow_copy
 from tests.support.loaded import run_snakemake
 from tests.support.stored_runs import CELL, measured
 
-from kveval.analysis.peaks import cell_tables
 from kveval.configuration.loading import load_config
 from kveval.store.derived import DamagedTable
 from kveval.store.store import Store
+from kveval.tables.peaks import cell_tables
 from kveval.workflow.command import store as command_store
 from kveval.workflow.upkeep import prune
 

@@ -6,8 +6,7 @@ counters are read before and after it. `kveval.curve` models what device and tie
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,21 @@ from kveval.load import levels as workloads
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
 from kveval.load.trace_file import TraceRow
-from kveval.store.run_file import IMPORTED, LevelRun, Run, read_run
+from kveval.report.data.hits import CLUES, SERVED_NUMBERS, ServedShare
+from kveval.store.run_file import (
+    IMPORTED,
+    LevelRun,
+    Run,
+    read_run,
+    renamed,
+    scenario_name,
+    stored_run,
+)
 from kveval.tables.csv_files import PREDICTED_TEXTS
 from kveval.tables.levels.server_counters import found_tokens, server_delta
 from kveval.tables.system.tier_activity import tier_activity
 
+KEYS = (*CELL_COLUMNS, "run", "level")
 NUMBERS = (
     "predicted_device_ratio",
     "predicted_ratio_low",
@@ -50,8 +59,6 @@ NUMBERS = (
 these prompts; one server's tier in cpu_blocks, 0 without one, infinite if unlimited; the share that came before, which
 a cache of any size could serve; the most that the caches of all servers can serve together, however requests are
 routed."""
-TOLERANCE_POINTS = 3.0
-"""Percentage points by which measured and predicted hit share may differ before that is a finding."""
 # The GuideLLM version whose way of drawing prefixes is known.
 _GENERATOR = "0.8."
 # Limits on the blocks of a level's requests, which take a microsecond and 75 bytes each. Above the first, prefixes are
@@ -65,23 +72,33 @@ class NotPredictable(Failure):
     """The requests that were sent, or the caches, are not known well enough for a prediction."""
 
 
-def with_predictions(
-    levels: pd.DataFrame, requests: pd.DataFrame, directory: Path
-) -> pd.DataFrame:
-    """Return the levels of a run, see `run_tables`, with NUMBERS and PREDICTED_TEXTS; `directory`: its stored folder."""
-    run = read_run(directory)
+def predicted_hits(pointers: Iterable[Path], requests: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per run and level of a cell: NUMBERS and PREDICTED_TEXTS.
+
+    `pointers`: the runs' measurement.json; `requests`: requests.parquet of the cell. Raises RunFileError.
+    """
     sent = requests[requests["start"].notna()]
-    entries = {entry.level: entry for entry in run.levels}
-    rows = [
-        _prediction(run, entries[level], sent[sent["level"] == level], directory)
-        for level in levels["level"]
-    ]
-    columns: dict[str, list[Any]] = {}
-    for name in NUMBERS:
-        columns[name] = [row.get(name, np.nan) for row in rows]
-    for name in PREDICTED_TEXTS:
-        columns[name] = [row.get(name, "") for row in rows]
-    return levels.assign(**columns)
+    rows = []
+    for pointer in pointers:
+        directory = stored_run(pointer)
+        run = renamed(read_run(directory), scenario_name(pointer))
+        of_run = sent[sent["run"] == run.run]
+        for level in run.levels:
+            at_level = of_run[of_run["level"] == level.level]
+            rows.append(
+                {
+                    **{**run.cell.row, "run": run.run, "level": level.level},
+                    **_prediction(run, level, at_level, directory),
+                }
+            )
+    table = pd.DataFrame(rows, columns=[*KEYS, *NUMBERS, *PREDICTED_TEXTS])
+    texts = [*PREDICTED_TEXTS]
+    return table.assign(**{name: table[name].fillna("") for name in texts})
+
+
+def with_hits(levels: pd.DataFrame, hits: pd.DataFrame) -> pd.DataFrame:
+    """Return levels, complete_metrics.csv, with the columns of `predicted_hits`, empty where there is no such row."""
+    return levels.merge(hits, on=[*KEYS], how="left")
 
 
 def _prediction(
@@ -254,62 +271,11 @@ def _shares(tier: ReuseCurve, tokens: float, usable: tuple[float, float]) -> str
     return low if low == high else f"{low}:{high}"
 
 
-def read_curve(text: str) -> pd.DataFrame:
-    """Return a `predicted_curve` as a table: `low` and `high` of the hit share (0 to 1), indexed by cpu_blocks."""
-    shares_by_size: dict[int, tuple[float, float]] = {}
-    for part in filter(None, text.split(";")):
-        size, _, shares = part.partition("=")
-        low, _, high = shares.partition(":")
-        shares_by_size[int(size)] = float(low), float(high or low)
-    return pd.DataFrame.from_dict(
-        shares_by_size, orient="index", columns=["low", "high"], dtype=float
-    )
-
-
-@dataclass(frozen=True)
-class ServedShare:
-    """Predicted and measured hit share of a cell's caches at a level, % of the prompt tokens, means over runs.
-
-    Attributes:
-        cell: model, scenario and cpu_blocks.
-        level: of the load.
-        runs: number of runs for which both are known.
-        tier_blocks: size of the tier that the prediction is for, 0 without one.
-        device_predicted: predicted for the device alone.
-        device_measured: on the device.
-        predicted: least and most, predicted for device and tier together.
-        measured: for both together.
-        difference: measured less predicted, points, 0 within the predicted range; the mean of the differences within
-            each run, whose two sides have the same requests.
-        half_width: half the 95 % t interval of the difference; NaN for a single run.
-        clues: means over runs of what may explain the difference, see `_CLUES`; NaN where nothing counts it.
-        lengths_vary: whether lengths are drawn at random, while the prediction uses their means.
-    """
-
-    cell: Cell
-    level: int
-    runs: int
-    tier_blocks: float
-    device_predicted: float
-    device_measured: float
-    predicted: tuple[float, float]
-    measured: float
-    difference: float
-    half_width: float
-    clues: Mapping[str, float]
-    lengths_vary: bool
-
-    @property
-    def is_finding(self) -> bool:
-        """Whether measured and predicted hit share differ by more than TOLERANCE_POINTS."""
-        return abs(self.difference) > TOLERANCE_POINTS
-
-
 def served_shares(levels: pd.DataFrame, runs: Sequence[Run]) -> list[ServedShare]:
     """Return the hit shares of each cell and level with a prediction, in run order; `levels`: complete_metrics.csv."""
     if not {*NUMBERS[:5]} <= {*levels.columns}:
         return []
-    keys = [*CELL_COLUMNS, "run", "level"]
+    keys = [*KEYS]
     table = tier_activity(runs).merge(levels, on=keys, suffixes=("", "_of_window"))
     counted = pd.DataFrame(
         [_counter_row(run, level) for run in runs for level in run.levels]
@@ -339,7 +305,7 @@ def _served_share(rows: pd.DataFrame) -> ServedShare:
         "high",
         "served",
         "difference",
-        *_CLUES,
+        *CLUES,
     ]
     mean = rows[names].astype(float).mean()
     return ServedShare(
@@ -353,28 +319,28 @@ def _served_share(rows: pd.DataFrame) -> ServedShare:
         measured=float(mean["served"]),
         difference=float(mean["difference"]),
         half_width=half_width(rows["difference"].to_numpy(dtype=np.float64)),
-        clues={name: float(mean[name]) for name in _CLUES},
+        clues={name: float(mean[name]) for name in CLUES},
         lengths_vary=bool(first["varied"]),
     )
 
 
-_CLUES = (
-    *("preempted", "failed", "unfinished", "evicted"),
-    *(
-        "not_stored_percent",
-        "in_progress_percent",
-        "one_request_points",
-        "asked_percent",
-    ),
-)
-"""Requests that were preempted; transfers that failed; stores of LMCache not finished when the level ended; chunks that
-LMCache evicted; tokens computed but not stored in the tier, % of the prompt tokens; the share of the device's cache
-that requests in progress need at most; the percentage points of one request; the prompt tokens that the device was
-asked for, % of those sent."""
+def served_table(shares: Sequence[ServedShare]) -> pd.DataFrame:
+    """Return hits.csv: hit shares as rows, which `report.data.hits.read_served` reads."""
+    columns = [*CELL_COLUMNS, "level", "runs", *SERVED_NUMBERS]
+    columns += ["predicted_low", "predicted_high", *CLUES, "lengths_vary"]
+    return pd.DataFrame(map(_served_row, shares), columns=columns)
+
+
+def _served_row(share: ServedShare) -> dict[str, Any]:
+    low, high = share.predicted
+    numbers = {name: getattr(share, name) for name in SERVED_NUMBERS}
+    row = {"level": share.level, "runs": share.runs, **numbers, **share.clues}
+    row |= {"predicted_low": low, "predicted_high": high}
+    return {**share.cell.row, **row, "lengths_vary": share.lengths_vary}
 
 
 def _clues(rows: pd.DataFrame) -> dict[str, pd.Series[float]]:
-    """Return those of _CLUES that are not counted but computed."""
+    """Return those of CLUES that are not counted but computed."""
     prompts, request = rows["prompt_tokens"], rows["request_prompt_tokens"]
     hits = (rows["device_hit_percent"] + rows["external_hit_percent"]) / 100
     computed = prompts * (1 - hits) + rows["generated"]

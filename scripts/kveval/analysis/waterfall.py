@@ -21,16 +21,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.reuse import TOLERANCE_POINTS, read_curve
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.load.levels import streams_at
 from kveval.load.workload import workload_of
+from kveval.report.data.hits import TOLERANCE_POINTS, Leak, read_curve
 from kveval.store.run_file import LevelRun, Run
 from kveval.tables.cells import THROUGHPUT, common_level, rows_of, tables_by_cell
 from kveval.tables.levels.server_counters import found_tokens, server_delta
 from kveval.tables.one_request import one_request_times
 from kveval.tables.system.ceilings import request_means
+from kveval.tables.system.failed_transfers import failed_transfers
 from kveval.verdict.verdict_words import VERDICTS
 
 STAGES = ("prompts", "offered", "held", "routed", "found", "delivered", "saved")
@@ -67,17 +68,6 @@ LEAKS: Mapping[str, str] = {
 """Code of a leak -> when a cell has it; of several losses the largest counts."""
 LEAST_POINTS = 5.0
 """Percentage points of the prompt tokens that must be lost at a stage for the loss to be named."""
-FAILED_TRANSFERS: Mapping[str, str] = {
-    "stores_dropped": "blocks not stored because the tier behind was slow",
-    "stores_skipped": "blocks not stored because they were not asked for often enough",
-    "store_allocations_failed": "stores without room in the tier",
-    "stores_behind_failed": "stores to the tier behind failed",
-    "promotions_failed": "loads from the tier behind failed",
-    "promotion_allocations_failed": "loads from the tier behind without room in host memory",
-    "lmcache_mp_l1_allocation_failure_chunks_total": "chunks without room in LMCache's tier in host memory",
-    "lmcache_mp_l2_prefetch_failure_chunks_total": "chunks that LMCache could not load from its store",
-}
-"""Terms of servers, and counters of LMCache, of transfers that failed or were left out -> what they count."""
 COLUMNS = (
     *(*CELL_COLUMNS, "level", "runs", "stage", "place", "tokens", "seconds"),
     *("percent_of_prompts", "percent_of_offered", "source", "excess_points"),
@@ -96,15 +86,6 @@ _RECOVERED = 0.9
 # Percent: throughput that rose by less hardly rose; a part of the time that is larger is nearly all of it.
 _HARDLY, _NEARLY_ALL = 10.0, 80.0
 _IDLE_PERCENT = 0.5
-
-
-@dataclass(frozen=True)
-class Leak:
-    """Where most tokens are lost: a code of LEAKS, the stage that lacks them, and the numbers behind it."""
-
-    code: str
-    stage: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -555,24 +536,6 @@ def _throughput_percent(compared: pd.DataFrame) -> float:
     return float(rows["effect_percent"].iloc[0]) if len(rows) else math.nan
 
 
-def failed_transfers(levels: Sequence[LevelRun]) -> dict[str, float]:
-    """Return the transfers of some levels that failed or were left out, by FAILED_TRANSFERS, those that happened."""
-    counts = {}
-    for name in FAILED_TRANSFERS:
-        deltas = [_delta(entry, name) for entry in levels]
-        total = sum(delta for delta in deltas if not math.isnan(delta))
-        if total > 0:
-            counts[name] = total
-    return counts
-
-
-def _delta(entry: LevelRun, name: str) -> float:
-    """Return the rise of a counter, given by its own name or as a term of servers; NaN where it is not counted."""
-    if name in entry.counters:
-        return entry.counters[name].delta
-    return server_delta(entry.counters, name)
-
-
 def _rows(stages: Stages, saved: _Saved, leak: Leak) -> Iterator[dict[str, Any]]:
     """Yield the rows of a cell, without the columns that name it."""
     excess = stages.excess()
@@ -618,15 +581,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None if math.isnan(value) else "unbounded"
     return value
-
-
-def read_leaks(table: pd.DataFrame) -> dict[Cell, Leak]:
-    """Return the leak of each cell of a table with COLUMNS."""
-    leaks = {}
-    for row in table.dropna(subset=["leak"]).to_dict("records"):
-        facts = json.loads(row["facts"])
-        leaks[Cell.from_row(row)] = Leak(row["leak"], row["stage"], facts)
-    return leaks
 
 
 def _percent(part: float, whole: float) -> float:

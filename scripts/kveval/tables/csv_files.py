@@ -50,6 +50,7 @@ _TEXT = (
         "method_hash",
         "verdict",
         "panel",
+        "place",
     ),
     *(
         "missing",

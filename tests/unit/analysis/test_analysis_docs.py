@@ -10,7 +10,7 @@ from tests.support.synthetic import BASELINES, METRICS, levels_table, peaks_tabl
 from tests.unit.tables.test_level_tables import measurement  # noqa: F401  (a fixture)
 
 from kveval.analysis import waterfall
-from kveval.analysis.reuse import NUMBERS
+from kveval.analysis.reuse import NUMBERS, served_table
 from kveval.campaign.campaign_file import Comparison
 from kveval.tables.csv_files import PREDICTED_TEXTS
 from kveval.tables.levels.rows import run_tables
@@ -29,11 +29,12 @@ def documented(column: str) -> bool:
 
 
 def test_every_column_of_a_level_is_documented(measurement) -> None:  # noqa: F811
-    assert [
-        name
-        for name in (*run_tables(measurement())[0], *NUMBERS, *PREDICTED_TEXTS)
-        if not documented(name)
-    ] == []
+    assert [name for name in run_tables(measurement())[0] if not documented(name)] == []
+
+
+def test_every_column_of_predicted_hits_is_documented() -> None:
+    columns = (*NUMBERS, *PREDICTED_TEXTS, *served_table([]))
+    assert [name for name in columns if not documented(name)] == []
 
 
 @pytest.mark.parametrize(

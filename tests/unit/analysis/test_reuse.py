@@ -14,16 +14,16 @@ from tests.unit.tables.test_tier_activity import DEVICE, run
 
 from kveval.analysis.reuse import (
     NUMBERS,
-    TOLERANCE_POINTS,
-    read_curve,
+    predicted_hits,
     served_shares,
-    with_predictions,
+    served_table,
 )
 from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification
 from kveval.configuration.loading import load_config
 from kveval.load import traces
 from kveval.load.guidellm import trace_file
+from kveval.report.data.hits import TOLERANCE_POINTS, read_curve, read_served
 from kveval.report.result.reuse import clues_to
 from kveval.report.tables.reuse import likely_cause
 
@@ -54,11 +54,11 @@ def predicted(
         "levels": [{"level": level, "report": f"raw/guidellm-{level:04d}.json.zst"}],
     }
     (folder / "run.json").write_text(json.dumps(content | changes))
+    pointer = folder / "measurement.json"
+    pointer.write_text(json.dumps({"path": str(folder)}))
     started = pd.Series([pd.Timestamp("2026-01-01T00:00Z")] * sent + [pd.NaT])
-    requests = pd.DataFrame({"level": level, "start": started})
-    row: Mapping[str, Any] = with_predictions(
-        pd.DataFrame({"level": [level]}), requests, folder
-    ).iloc[0]
+    requests = pd.DataFrame({"run": 1, "level": level, "start": started})
+    row: Mapping[str, Any] = predicted_hits([pointer], requests).iloc[0]
     return row
 
 
@@ -183,8 +183,10 @@ def shares(device: float, low: float, high: float, **counters: float) -> Any:
         },
         "device_tokens": 1e5,
     }
-    (found,) = served_shares(pd.DataFrame([level]), [run("native-offload", **counted)])
-    return found
+    found = served_shares(pd.DataFrame([level]), [run("native-offload", **counted)])
+    (read,) = read_served(served_table(found))
+    assert read.clues == pytest.approx(found[0].clues, nan_ok=True)
+    return read
 
 
 def test_within_the_range_nothing_differs():

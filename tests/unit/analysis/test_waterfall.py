@@ -23,12 +23,11 @@ from kveval.analysis.waterfall import (
     TIMED,
     UNKNOWN,
     CellFacts,
-    Leak,
     Stages,
     leak_of,
-    read_leaks,
     waterfall,
 )
+from kveval.report.data.hits import Leak, read_leaks
 from kveval.report.tables.waterfall import leak_sentence
 from kveval.store.run_file import OneRequest, RequestTime, RequestTimes
 

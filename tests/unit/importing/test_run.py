@@ -16,7 +16,6 @@ from tests.support.result_trees import (
     write_report,
 )
 
-from kveval.analysis.peaks import cell_tables
 from kveval.importing.run import (
     ImportFailure,
     Span,
@@ -29,6 +28,7 @@ from kveval.store.run_file import read_run, stored_run
 from kveval.store.store import Store
 from kveval.tables.levels.recording import convert_recording
 from kveval.tables.levels.rows import run_tables
+from kveval.tables.peaks import cell_tables
 from pcp_parquet.parquet.reading import archive_info, describe
 
 MODEL = "Qwen3-0.6B"

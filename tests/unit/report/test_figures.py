@@ -116,6 +116,9 @@ def figure_data_of(measured: Measured, recording: Path) -> FigureData:
             "lmcache_hit_tok_s": {"title": "LMCache hits", "unit": "tok/s"},
         },
         server_version="0.32.0",
+        predicted_hits=measured.predicted_hits,
+        hits=measured.hits,
+        waterfall=measured.waterfall,
     )
 
 
@@ -558,7 +561,9 @@ def test_shares_of_the_tiers_are_of_all_prompt_tokens(
         # A run whose device's share was not recorded counts for none of the shares.
         device = data.levels["prefix_cache_hit_percent"].mask(data.levels["run"] == 1)
         data = dataclasses.replace(
-            data, runs=[], levels=data.levels.assign(prefix_cache_hit_percent=device)
+            data,
+            waterfall=pd.DataFrame(),
+            levels=data.levels.assign(prefix_cache_hit_percent=device),
         )
     one = data.levels[
         (data.levels["model"] == MODELS[1])

@@ -12,7 +12,6 @@ from tests.support.report_text import answer_of, plain_table, result_of
 from tests.support.synthetic import comparison_table, levels_table, peaks_table, runs
 from tests.unit.report import test_report as small
 
-from kveval.analysis.costs import TOKENS, costs
 from kveval.campaign.cell import Cell
 from kveval.report.build_result import comparison_results
 from kveval.report.data.campaign import Measured, Table
@@ -22,6 +21,7 @@ from kveval.report.tables.results import arms_table, values_text
 from kveval.tables.cells import THROUGHPUT, kept_runs
 from kveval.tables.csv_files import read_table
 from kveval.verdict import verdict_words as words
+from kveval.verdict.costs import TOKENS, costs
 
 MODEL = "Qwen3-0.6B"
 BASE, ARM, OTHER = (

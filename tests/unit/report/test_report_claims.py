@@ -11,6 +11,7 @@ import msgspec
 import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as large
+from tests.support.predicted import with_predicted
 from tests.support.report_claims import judge_report
 from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
@@ -153,13 +154,15 @@ def mechanism() -> tuple[ReportPlan, Measured]:
     ]
     about = "The workload was chosen to show the mechanism: the working set fits the larger tier, and not the device."
     tables = compare_all(levels, small.BASELINES)
-    return small.plan(cells=cells, runs=3, description=about), Measured(
+    facts = Measured(
         runs,
         levels,
         small.peaks_table(levels),
         tables.baseline,
         contrasts=tables.contrasts,
     )
+    plan = small.plan(cells=cells, runs=3, description=about)
+    return plan, with_predicted(facts, levels)
 
 
 def one_request(cpu_blocks: int) -> dict[str, Any]:

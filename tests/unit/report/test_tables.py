@@ -13,7 +13,6 @@ import yaml
 from tests.support import synthetic_campaign as campaign
 from tests.support.report_text import plain_table, result_of, result_of_whole
 
-from kveval.analysis.peaks import peak_row
 from kveval.campaign.cell import Cell
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import plain_text
@@ -48,6 +47,7 @@ from kveval.store.run_file import Run, SidecarRecord
 from kveval.tables.cells import THROUGHPUT
 from kveval.tables.levels.goodput import GOODPUT
 from kveval.tables.levels.outcomes import Outcome, outcome_columns
+from kveval.tables.peaks import peak_row
 from kveval.tables.system.metrics import with_system_metrics
 from kveval.verdict import verdict_words as words
 from kveval.verdict.exclusions import REASONS, Exclusion

@@ -1,14 +1,14 @@
 """The table of what the tiers did: a row per cell and level, means over runs."""
 
-import dataclasses
-
 from tests.support import synthetic_campaign as large
+from tests.support.predicted import with_predicted
 from tests.support.report_text import plain_table, result_of
 from tests.unit.tables.test_tier_activity import DEVICE, run
 
-from kveval.analysis.waterfall import Leak
+from kveval.analysis.reuse import with_hits
 from kveval.campaign.cell import Cell
 from kveval.report.build_result import means_by_level
+from kveval.report.data.hits import Leak
 from kveval.report.result.model import CampaignResult, ReportedCell
 from kveval.report.tables.caches import tiers_table
 from kveval.report.tables.reuse import reuse_table
@@ -84,9 +84,11 @@ def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
     assert every.rows[0][-2] == "" and " to " in every.rows[-1][-3]
     # The most of the range is what was found.
     assert every.rows[-1][-1] == "0.0"
-    promised = measured.levels.assign(predicted_ratio_low=0.9, predicted_ratio_high=0.9)
+    promised = with_hits(measured.levels, measured.predicted_hits).assign(
+        predicted_ratio_low=0.9, predicted_ratio_high=0.9
+    )
     lacking = reuse_table(
-        result_of(large.plan(keys), dataclasses.replace(measured, levels=promised))
+        result_of(large.plan(keys), with_predicted(measured, promised))
     )
     assert len(lacking.header) == len(every.header) + 1
     assert lacking.rows[-1][-2].startswith("-") and lacking.rows[-1][-1]

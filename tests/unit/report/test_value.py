@@ -14,7 +14,6 @@ from tests.support import synthetic_campaign as large
 from tests.support.report_text import answer_of, plain_table, result_of
 from tests.support.synthetic_value import LIMITS, with_goodput
 
-from kveval.analysis.peaks import peak_row
 from kveval.campaign.campaign_file import Comparison
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.data.reading import figure_data
@@ -32,6 +31,7 @@ from kveval.report.tables.value import (
     goodput_table,
 )
 from kveval.tables.levels.goodput import GOODPUT
+from kveval.tables.peaks import peak_row
 from kveval.verdict.verdict_tables import verdict_tables
 
 MODEL = "Qwen3-32B-AWQ"

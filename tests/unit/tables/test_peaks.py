@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.synthetic import METRICS, level_row, levels_table, peaks_table
 
-from kveval.analysis.peaks import PeaksError, peak_row
 from kveval.estimators.intervals import mean_interval
 from kveval.tables.csv_files import TablesError, collect_tables, read_table
 from kveval.tables.level_selection import cross_fit, plateau
+from kveval.tables.peaks import PeaksError, peak_row
 
 
 def cell(rates: dict[int, list[float]]) -> pd.DataFrame:

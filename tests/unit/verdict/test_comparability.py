@@ -156,7 +156,8 @@ def test_columns_that_differ(
 @pytest.mark.parametrize("runs", [1, 5])
 def test_runs_whose_caches_were_not_empty_are_left_out(runs: int) -> None:
     levels = campaign(RECORD, RECORD).assign(
-        predicted_offered_ratio=0.5, prefix_hit_ratio=0.4, external_hit_ratio=0.0
+        **{"first_visit_share": 0.4, "unshared_share": 0.1},
+        **{"prefix_hit_ratio": 0.4, "external_hit_ratio": 0.0},
     )
     left = (levels["scenario"] == ARM) & (levels["run"] <= runs)
     levels.loc[left, "prefix_hit_ratio"] = 0.93

@@ -9,11 +9,11 @@ import pytest
 from tests.support.synthetic import BASELINES, levels_table
 from tests.support.synthetic_value import with_goodput
 
-from kveval.analysis.peaks import peak_row
 from kveval.campaign.campaign_file import Comparison
 from kveval.estimators.intervals import contrasts
 from kveval.tables.csv_files import read_table
 from kveval.tables.levels.goodput import GOODPUT
+from kveval.tables.peaks import peak_row
 from kveval.verdict.failed_checks import FAILURES
 from kveval.verdict.limits_met import (
     replace_zero_goodput,

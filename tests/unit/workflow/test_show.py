@@ -14,10 +14,10 @@ from tests.support.stored_runs import measured, pointed
 from tests.support.synthetic import levels_table
 from typer.testing import CliRunner, Result
 
-from kveval.analysis.peaks import peak_row
 from kveval.configuration.config import measurement_id
 from kveval.store.store import Store
 from kveval.tables.levels.outcomes import Outcome, outcome_columns
+from kveval.tables.peaks import peak_row
 from kveval.workflow.command.main import app
 
 CELL = "Qwen3-0.6B/native-offload/10000"

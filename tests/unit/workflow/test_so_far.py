@@ -7,11 +7,11 @@ import pytest
 from tests.support.job_status import killed_process, leave_status
 from tests.support.stored_runs import CELL, measured
 
-from kveval.analysis.peaks import PeaksError
 from kveval.campaign.cell import Cell
 from kveval.host.errors import Failure
 from kveval.measure.status import status_path
 from kveval.store.store import Store
+from kveval.tables.peaks import PeaksError
 from kveval.workflow.failed_tables import (
     reason_in,
     reasons,

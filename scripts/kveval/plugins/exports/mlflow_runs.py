@@ -18,7 +18,6 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.peaks import LATENCY_COLUMNS
 from kveval.campaign.cell import CELL_COLUMNS, blocks_label
 from kveval.host.errors import Failure
 from kveval.load.workload import workload_of
@@ -34,6 +33,7 @@ from kveval.stacks.registry import IMPORTED_SERVER, find_server, server_version
 from kveval.store.run_file import Run, collected_runs
 from kveval.tables.cells import THROUGHPUT, tables_by_cell
 from kveval.tables.csv_files import read_table
+from kveval.tables.peaks import LATENCY_COLUMNS
 
 MEASUREMENT, REPORT = "kveval.measurement", "kveval.report"
 """Tags by which a logged run is known: of a measured run `ID/run-N`, of a report the hash of its report.json."""

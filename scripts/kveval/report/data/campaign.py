@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.waterfall import waterfall
 from kveval.campaign.cell import Cell
 from kveval.campaign.size import Size
 from kveval.load.workload import workload_of
@@ -35,7 +34,7 @@ class ReportPlan:
     `scenarios`: name -> title, baseline (None for a baseline itself) and `required`, the counters that the arm
     requires; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
     named model, even if a miniature was served; `server_version`: the declared release. `goodput`: latency limits, see
-    `analysis.levels.goodput`, and `prices`, see `analysis.costs`; empty if none are declared.
+    `analysis.levels.goodput`, and `prices`, see `verdict.costs`; empty if none are declared.
     """
 
     name: str
@@ -150,6 +149,10 @@ class Measured:
     peak_comparison: pd.DataFrame = field(default_factory=pd.DataFrame)
     # The predicted gains from tiers, see `analysis.cell_benefits`.
     predicted: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # Hits that were predicted, beside those that were counted, and where hits are lost, see `report.data.hits`.
+    predicted_hits: pd.DataFrame = field(default_factory=pd.DataFrame)
+    hits: pd.DataFrame = field(default_factory=pd.DataFrame)
+    waterfall: pd.DataFrame = field(default_factory=pd.DataFrame)
     # The searches that found the levels, if they were not given.
     pilots: Sequence[Pilot] = ()
 
@@ -230,11 +233,6 @@ class Measured:
     def activity(self) -> pd.DataFrame:
         """The work of the tiers, see `tier_activity`."""
         return tier_activity(self.runs)
-
-    @cached_property
-    def waterfall(self) -> pd.DataFrame:
-        """The stages between tokens that came before and those delivered, see `analysis.waterfall`."""
-        return waterfall(self.runs, self.levels, self.peaks, self.comparison)
 
     # Cached, as the tables of a report look up the rows of a cell thousands of times.
 

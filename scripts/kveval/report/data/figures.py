@@ -10,7 +10,6 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.analysis.waterfall import waterfall
 from kveval.campaign.cell import Cell
 from kveval.report.data.level_units import STREAMS, LevelUnit
 from kveval.report.data.run_facts import Tiers
@@ -30,7 +29,8 @@ class FigureData:
     run -> pcp.parquet; `metrics`: the content of config/metrics.yaml, `server_version`: the server's release, which
     determines the names in the recordings. `goodput_unit`: the unit of goodput, requests or sessions. `narrow`: whether a
     figure is to be as wide as the screen of a phone, with its panels below each other, and without title and footer, which
-    the page has beside it.
+    the page has beside it. `predicted_hits`, `hits`, `waterfall`: the tables of these names, empty where nothing was
+    predicted.
     """
 
     levels: pd.DataFrame
@@ -50,6 +50,9 @@ class FigureData:
     server_version: str = "0"
     goodput_unit: str = "requests"
     narrow: bool = False
+    predicted_hits: pd.DataFrame = field(default_factory=pd.DataFrame)
+    hits: pd.DataFrame = field(default_factory=pd.DataFrame)
+    waterfall: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     @cached_property
     def models(self) -> list[str]:
@@ -93,11 +96,6 @@ class FigureData:
     def common_level(self, model: str) -> int | None:
         """The level at which most of the model's cells were compared, see `analysis.cells.common_level`."""
         return common_level(self.comparison, self.peaks, model)
-
-    @cached_property
-    def waterfall(self) -> pd.DataFrame:
-        """The stages between tokens that came before and those delivered, see `analysis.waterfall`."""
-        return waterfall(self.runs, self.levels, self.peaks, self.comparison)
 
     @cached_property
     def all_levels(self) -> list[int]:

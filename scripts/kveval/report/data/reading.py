@@ -15,6 +15,11 @@ from kveval.store.run_file import collected_runs
 from kveval.tables.csv_files import read_table
 from kveval.tables.levels.pilot import read_pilot
 
+_FURTHER = (
+    *("contrasts", "averages", "checks", "peak_comparison"),
+    *("predicted", "predicted_hits", "hits", "waterfall"),
+)
+
 
 def read_report_plan(
     values: Mapping[str, Any], metrics: Mapping[str, Any]
@@ -35,7 +40,8 @@ def read_measured(
     """Read what was measured: the campaign's tables and runs (`kveval.store.run_file.collect_runs`).
 
     `recordings`: every run's pcp.parquet in the order of the runs, or none; `pilots`: results of searches for levels
-    (levels.json). Contrasts, averages, checks and comparisons of peaks are read from the folder of `comparison`.
+    (levels.json). Further tables, those of predictions among them, are read from the folder of `comparison`, if they are
+    there.
     """
     stored_runs = collected_runs(runs)
     recorded = (
@@ -48,7 +54,7 @@ def read_measured(
     )
     further_tables = {
         name: read_table(path)
-        for name in ("contrasts", "averages", "checks", "peak_comparison")
+        for name in _FURTHER
         if (path := comparison.with_name(f"{name}.csv")).exists()
     }
     tables = read_table(levels), read_table(peaks), read_table(comparison)
@@ -81,6 +87,9 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         level_unit=measured.level_unit,
         tiers={run.cell: tiers_of(run) for run in reversed(measured.runs)},
         recordings=measured.recordings,
+        predicted_hits=measured.predicted_hits,
+        hits=measured.hits,
+        waterfall=measured.waterfall,
         metrics=plan.metrics,
         server_version=plan.server_version,
         goodput_unit=plan.goodput.get("of", "requests"),

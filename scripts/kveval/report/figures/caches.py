@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from kveval.analysis.reuse import ServedShare, read_curve, served_shares
 from kveval.campaign.cell import Cell
 from kveval.campaign.size import Size
 from kveval.estimators.correlations import recorded_columns
 from kveval.report.data.figures import FigureData
+from kveval.report.data.hits import ServedShare, read_curve, read_served
 from kveval.report.data.level_units import LevelUnit
 from kveval.report.data.run_facts import Tiers, tier_sizes
 from kveval.report.figures.axes import (
@@ -79,7 +79,9 @@ def hit_rates_by_tier(data: FigureData) -> Figure:
     From the servers' own counters over whole levels, means over runs; where no run has them, from the recording.
     """
     table = data.waterfall
-    counted = bool(table[table["stage"] == "found"]["tokens"].notna().any())
+    counted = len(table) and bool(
+        table[table["stage"] == "found"]["tokens"].notna().any()
+    )
     if not counted and not recorded_columns(data.levels, ["prefix_cache_hit_percent"]):
         raise NothingToDraw("neither counted nor recorded: hits of the prefix cache")
     shares = {
@@ -183,13 +185,13 @@ def reuse_by_tier_size(data: FigureData) -> Figure:
     levels = {model: data.common_level(model) for model in data.models}
     shares = [
         share
-        for share in served_shares(data.levels, data.runs)
+        for share in read_served(data.hits)
         if share.level == levels[share.cell.model]
     ]
     sized = [share for share in shares if 0 < share.tier_blocks < np.inf]
     if not sized:
         reasons = (
-            data.levels.get("predicted_not", pd.Series(dtype=str))
+            data.predicted_hits.get("predicted_not", pd.Series(dtype=str))
             .replace("", np.nan)
             .dropna()
             .mode()
@@ -228,7 +230,7 @@ def _computed(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> No
     """One line per scenario: the mean over its cells and runs, which differ in how many requests they sent."""
     for scenario in dict.fromkeys(share.cell.scenario for share in shares):
         cells = [share for share in shares if share.cell.scenario == scenario]
-        rows = pd.concat([data.levels_of(share.cell) for share in cells])
+        rows = pd.concat([rows_of(data.predicted_hits, share.cell) for share in cells])
         curves = [
             read_curve(text)
             for text in rows[rows["level"] == cells[0].level]["predicted_curve"]

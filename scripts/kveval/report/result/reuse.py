@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from kveval.analysis.reuse import TOLERANCE_POINTS, ServedShare, served_shares
-from kveval.analysis.waterfall import read_leaks
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.data.hits import (
+    TOLERANCE_POINTS,
+    ServedShare,
+    read_leaks,
+    read_served,
+)
 from kveval.report.result.model import ReportedInterval, ReportedLeak, ReportedReuse
 from kveval.tables.cells import tables_by_cell
 
@@ -20,7 +24,7 @@ _SAME_TOKENS = 2.0
 def reuse_results(plan: ReportPlan, measured: Measured) -> list[ReportedReuse]:
     """Return the shares of each cell and level with a prediction, in the order of every table."""
     shares: dict[Cell, list[ServedShare]] = {}
-    for share in served_shares(measured.levels, measured.runs):
+    for share in read_served(measured.hits):
         shares.setdefault(share.cell, []).append(share)
     return [
         _reuse(share)
@@ -79,6 +83,8 @@ def leak_results(
     measured: Measured, reuse: Sequence[ReportedReuse]
 ) -> list[ReportedLeak]:
     """Return where each cell loses most of its hits, with its stages, and the clues to what was found."""
+    if measured.waterfall.empty:
+        return []
     rows_by_cell = tables_by_cell(measured.waterfall)
     clues = {
         shares.cell: shares.clues

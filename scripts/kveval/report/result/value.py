@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kveval.analysis.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.model import ReportedCost, ReportedInterval
 from kveval.tables.levels.goodput import GOODPUT
+from kveval.verdict.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
 
 
 def goodput_levels(plan: ReportPlan, measured: Measured) -> dict[str, int | None]:
@@ -30,7 +30,7 @@ def _goodput_level(measured: Measured, model: str) -> int | None:
 
 
 def cost_results(plan: ReportPlan, measured: Measured) -> list[ReportedCost]:
-    """Return the costs of each cell that was measured, see `analysis.costs`; none without declared prices."""
+    """Return the costs of each cell that was measured, see `verdict.costs`; none without declared prices."""
     if not plan.prices:
         return []
     table = costs(

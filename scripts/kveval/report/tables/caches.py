@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from kveval.analysis.waterfall import FAILED_TRANSFERS, failed_transfers
 from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.size import GIB, Size
 from kveval.campaign.types import BLOCK_TOKENS
@@ -22,6 +21,7 @@ from kveval.report.result.model import (
 )
 from kveval.report.tables.results import level_unit_of
 from kveval.store.run_file import LevelRun
+from kveval.tables.system.failed_transfers import FAILED_TRANSFERS, failed_transfers
 from kveval.tables.system.lookups import lookups
 from kveval.tables.system.tier_activity import COLUMNS
 

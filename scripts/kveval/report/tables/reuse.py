@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from kveval.analysis.reuse import TOLERANCE_POINTS
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Table
 from kveval.report.data.comparisons import effect_text
+from kveval.report.data.hits import TOLERANCE_POINTS
 from kveval.report.result.model import CampaignResult, ReportedReuse
 from kveval.report.tables.results import level_unit_of
 from kveval.tables.cells import THROUGHPUT

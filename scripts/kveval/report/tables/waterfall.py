@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kveval.analysis.waterfall import FAILED_TRANSFERS, Leak
 from kveval.campaign.size import Size
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Table
+from kveval.report.data.hits import Leak
 from kveval.report.result.model import CampaignResult, ReportedLeak, ReportedStage
 from kveval.report.tables.reuse import likely_cause
+from kveval.tables.system.failed_transfers import FAILED_TRANSFERS
 
 _STAGES: Mapping[str, str] = {
     "offered": "came before, %",

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kveval.analysis.reuse import with_predictions
 from kveval.campaign.cell import CELL_COLUMNS
 from kveval.estimators.intervals import mean_interval
 from kveval.host.errors import Failure
@@ -50,7 +49,7 @@ def tables_of_runs(
     required: Sequence[Mapping[str, Any]],
     limits: Mapping[str, Any] | None = None,
 ) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
-    """Return the requests of all runs of a cell, and the levels of each run, see `run_tables` and `with_predictions`.
+    """Return the requests of all runs of a cell, and the levels of each run, see `run_tables`.
 
     `pointers`: the runs' measurement.json; `conditions`: their conditions.json, in the same order; `required`: the
     counters that the arm requires; `limits`: the campaign's latency limits for goodput, None if it has none.
@@ -62,7 +61,7 @@ def tables_of_runs(
         levels, requests = run_tables(
             place, required, scenario_name(pointer), limits, text
         )
-        levels_of_runs.append(with_predictions(levels, requests, place))
+        levels_of_runs.append(levels)
         all_requests.append(requests)
     return pd.concat(all_requests, ignore_index=True), levels_of_runs
 

@@ -14,7 +14,8 @@ from tests.support.synthetic import (
 )
 from tests.unit.analysis.test_analysis_docs import documented
 
-from kveval.analysis.costs import (
+from kveval.store.run_file import Run
+from kveval.verdict.costs import (
     BREAK_EVEN,
     CHANGE,
     REQUESTS,
@@ -22,7 +23,6 @@ from kveval.analysis.costs import (
     ServersPaid,
     costs,
 )
-from kveval.store.run_file import Run
 from kveval.verdict.verdicts import compare_all
 
 GIB = 2**30
