@@ -7,8 +7,9 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from kveval.campaign.catalogue import Gpu, KnownDefect, Metric, Model, Scenario
+from kveval.campaign.catalogue import Gpu, KnownDefect, Model, Scenario
 from kveval.campaign.inheritance import YamlEntry, read_yaml, resolve_extends
+from kveval.campaign.metric import Metric
 from kveval.campaign.problems import ConfigProblem, kind_of, problems_of, unknown_name
 from kveval.campaign.release import Release
 from kveval.campaign.types import NAME_PATTERN

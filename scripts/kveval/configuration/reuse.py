@@ -6,12 +6,12 @@ larger of the two counts and not their sum: both of vLLM's own tiers and LMCache
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
 from kveval.campaign.specification import Specification
 from kveval.load import levels as workloads
+from kveval.load.visits import visited, visited_groups
 from kveval.stacks.keyvalue import STORES
 from kveval.stacks.registry import server_of
 from kveval.stacks.tier_layout import (
@@ -161,26 +161,6 @@ class LevelReuse:
         return in_use is None or in_use > self.caches.room
 
 
-def visited(prefixes: int, visits: float, zipf: float = 0.0) -> float:
-    """Return the expected number of distinct prefixes in so many visits, each drawn at random, see `popularity`."""
-    if prefixes < 2:
-        return min(visits, float(prefixes))
-    return sum(
-        number * among for _, number, among in _visited_groups(prefixes, visits, zipf)
-    )
-
-
-def _visited_groups(
-    prefixes: int, visits: float, zipf: float
-) -> Iterator[tuple[float, int, float]]:
-    """Of prefixes that are equally popular: the chance of one at each visit, how many, the chance of any visit."""
-    groups = workloads.popularity(prefixes, zipf)
-    total = sum(weight * number for weight, number in groups)
-    for weight, number in groups:
-        chance = weight / total
-        yield chance, number, -math.expm1(visits * math.log1p(-chance))
-
-
 @cache
 def prefixes_found(
     prefixes: int,
@@ -208,7 +188,7 @@ def prefixes_found(
         low, high = (middle, high) if fits else (low, middle)
     if prefixes == 1:
         return visited(prefixes, low)
-    groups = _visited_groups(prefixes, low, zipf)
+    groups = visited_groups(prefixes, low, zipf)
     return sum(chance * number * held for chance, number, held in groups)
 
 

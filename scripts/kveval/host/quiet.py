@@ -13,16 +13,12 @@ from pathlib import Path
 from typing import Self
 
 from kveval.host.cpu_time import CpuTime
+from kveval.host.disturbance import DISTURBED_PERCENT
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
 from kveval.host.processes import workflow_process
 from kveval.host.sessions import ProcessIdentity
 
-DISTURBED_PERCENT = 10.0
-"""Share of the processors' time, %: if others take more, a server is not as fast as it is alone.
-
-On a quiet host of two cores it is 0.4, with 16 streams; beside tests at idle priority it was 29 to 52.
-"""
 QUIET_WAIT = "KVEVAL_QUIET_WAIT_S"
 """The environment variable with the most seconds that the runs of one snakemake wait for a quiet machine, all together.
 

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 from kveval.campaign.cache_layout import CacheLayout, Retention
 from kveval.campaign.campaign_file import ServerConfig
-from kveval.campaign.catalogue import Gpu, Scenario, name_for
+from kveval.campaign.catalogue import Gpu, Scenario
 from kveval.campaign.device_estimate import DeviceEstimate
+from kveval.campaign.metric import name_for
 from kveval.campaign.sizing import CacheSizes, pinned_bytes
 from kveval.campaign.specification import ServedModel, Specification
 from kveval.campaign.types import BLOCK_TOKENS

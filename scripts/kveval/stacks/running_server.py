@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from packaging.version import Version
 
-from kveval.campaign.catalogue import name_for
+from kveval.campaign.metric import name_for
 from kveval.stacks.counters import MetricSample
 from kveval.stacks.talk import Ask
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kveval.host.quiet import DISTURBED_PERCENT
+from kveval.host.disturbance import DISTURBED_PERCENT
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.store.run_file import Run
 

@@ -25,9 +25,9 @@ from tests.support.config_files import (
     on_gpus,
 )
 
-from kveval.campaign.catalogue import name_for
 from kveval.campaign.cell import Cell
 from kveval.campaign.json_schema import json_schema
+from kveval.campaign.metric import name_for
 from kveval.campaign.problems import ConfigError, closest
 from kveval.campaign.random_model import RANDOM_ARCHITECTURES
 from kveval.configuration.loading import load_config

@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 
 from kveval.campaign import sizing
 from kveval.campaign.types import BLOCK_TOKENS, on_cpu
-from kveval.host.quiet import DISTURBED_PERCENT
+from kveval.host.disturbance import DISTURBED_PERCENT
 from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.stacks.registry import (
     IMPORTED_SERVER,

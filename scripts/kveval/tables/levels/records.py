@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from kveval.configuration.reuse import visited
 from kveval.estimators.spreads import Array
 from kveval.estimators.survival import ObservedTimes, quantiles
 from kveval.load.levels import prefix_count_at, prefix_tokens_at
+from kveval.load.visits import visited
 from kveval.load.workload import workload_of
 from kveval.tables.levels.noise import (
     QUANTILES,

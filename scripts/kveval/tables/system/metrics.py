@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
-from kveval.campaign.catalogue import Metric, MetricSource, name_for
+from kveval.campaign.metric import Metric, MetricSource, name_for
 from kveval.estimators.spreads import Array
 from kveval.host.errors import Failure
 from kveval.stacks.registry import recorded_as

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.campaign.catalogue import name_for
+from kveval.campaign.metric import name_for
 from kveval.stacks.registry import recorded_as
 from kveval.tables.system.metrics import UNIT_FACTORS
 from kveval.tables.system.windows import Gauge, ValuesByTime, Window, select_series

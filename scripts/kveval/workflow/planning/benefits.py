@@ -11,7 +11,7 @@ from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of
 from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
 from kveval.campaign.cell import Cell
 from kveval.configuration.config import Config
-from kveval.host.quiet import DISTURBED_PERCENT
+from kveval.host.disturbance import DISTURBED_PERCENT
 from kveval.store.run_file import Run
 from kveval.tables.levels.rows import run_tables
 from kveval.tables.tier_copies import tier_copies

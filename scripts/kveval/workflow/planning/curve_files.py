@@ -26,8 +26,8 @@ from kveval.curve.cells import (
     step_tokens,
     worst_order_is_assumed,
 )
+from kveval.host.disturbance import DISTURBED_PERCENT
 from kveval.host.findings import pluralize
-from kveval.host.quiet import DISTURBED_PERCENT
 from kveval.load import levels as workloads
 from kveval.load.trace_file import requests_of
 from kveval.load.workload import Workload
