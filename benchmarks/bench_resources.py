@@ -38,11 +38,11 @@ sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 from benchmarks.bench_report import make_copy  # noqa: E402
 from benchmarks.campaign_files import LEVEL_S, LEVELS, PUBLISHED_CELLS  # noqa: E402
 from benchmarks.support import snakemake  # noqa: E402
+from tests.support.described import run_tables  # noqa: E402
 
 from kveval.pcp.archive_tools import pack_archives  # noqa: E402
 from kveval.store.run_file import stored_run  # noqa: E402
 from kveval.tables.cells import THROUGHPUT  # noqa: E402
-from kveval.tables.levels.rows import run_tables  # noqa: E402
 from kveval.tables.peaks import cell_tables, peak_row  # noqa: E402
 
 MEASURED_CELLS = 2

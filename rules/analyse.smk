@@ -22,7 +22,6 @@ rule extract_peak:
         runtime=10,
     params:
         required=lambda wildcards: run_of(wildcards).required,
-        version=lambda wildcards: run_of(wildcards).version,
         min_samples=CAMPAIGN.min_samples,
         goodput=json.dumps(CAMPAIGN.goodput and CAMPAIGN.goodput.declared),
         lenient=lenient,
@@ -33,7 +32,7 @@ rule extract_peak:
     shell:
         f"python {SCRIPTS}/extract_peak.py"
         " --measurements {input.measurements:q} --pcp {input.pcp:q} --conditions {input.conditions:q} --required {params.required:q}"
-        " --metrics {params.metrics:q} --release {params.version:q} --min-samples {params.min_samples}"
+        " --metrics {params.metrics:q} --min-samples {params.min_samples}"
         " --goodput {params.goodput:q}"
         " --requests {output.requests:q} --output {output.levels:q} {output.peak:q} {params.lenient}"
 
@@ -44,6 +43,7 @@ rule collect_metrics:
         peaks=tables_of_cells("peak.csv"),
         measurements=files_of_runs(RUN_POINTER),
         stored=files_of_runs(*RUN_FILES[:1]),
+        conditions=files_of_runs("conditions.json"),
     output:
         runs=ALL_RUNS,
         complete_metrics=f"{ANALYSIS}/complete_metrics.csv",

@@ -6,6 +6,7 @@ rule predict_hits:
         measurements=runs_of_cell,
         stored=files_of_cell(*RUN_FILES),
         requests=f"{CELL}/requests.parquet",
+        conditions=files_of_cell("conditions.json"),
     output:
         f"{CELL}/predicted_hits.csv",
     log:
@@ -21,7 +22,7 @@ rule predict_hits:
         "Predicting the hits of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     shell:
         f"python {SCRIPTS}/predict_hits.py"
-        " --measurements {input.measurements:q} --requests {input.requests:q} --output {output:q}"
+        " --measurements {input.measurements:q} --conditions {input.conditions:q} --requests {input.requests:q} --output {output:q}"
 
 
 rule predict_campaign:

@@ -3,8 +3,9 @@
 import argparse
 from pathlib import Path
 
-from kveval.store.run_file import stored_run
-from kveval.tables.conditions import write_conditions
+from kveval.conditions.facts import conditions_of
+from kveval.store.conditions import write_conditions
+from kveval.store.run_file import pointed_run, stored_run
 from kveval.tables.levels.recording import convert_recording
 
 if __name__ == "__main__":
@@ -16,7 +17,8 @@ if __name__ == "__main__":
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--conditions", type=Path, required=True)
     options = parser.parse_args()
-    write_conditions(options.measurement, options.conditions)
+    run = pointed_run(options.measurement)
+    write_conditions(conditions_of(run), options.conditions)
     convert_recording(
         stored_run(options.measurement), options.output, options.converter
     )

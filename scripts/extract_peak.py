@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from kveval.store.run_file import described_run, stored_run
 from kveval.tables.peaks import cell_tables, tables_of_runs
 from kveval.workflow.failed_tables import write_failure_to
 
@@ -24,11 +25,6 @@ if __name__ == "__main__":
         type=json.loads,
         required=True,
         help="JSON: the counters that the arm requires; null for those in each run.json",
-    )
-    parser.add_argument(
-        "--release",
-        required=True,
-        help="the server's version, on which names of metrics depend",
     )
     parser.add_argument(
         "--min-samples", type=int, required=True, help="fewest samples in a window"
@@ -51,14 +47,15 @@ if __name__ == "__main__":
         help="write why there is no peak instead of failing",
     )
     options = parser.parse_args()
-    requests, levels = tables_of_runs(
-        options.measurements, options.conditions, options.required, options.goodput
-    )
+    runs = [*map(described_run, options.measurements, options.conditions)]
+    places = map(stored_run, options.measurements)
+    requests, levels = tables_of_runs(runs, places, options.required, options.goodput)
     requests.to_parquet(options.requests, index=False)
     with write_failure_to(options.output if options.lenient else []):
         metrics = yaml.load(options.metrics.read_bytes(), Loader=yaml.CSafeLoader)
+        conditions = [run.described for run in runs]
         tables = cell_tables(
-            levels, options.pcp, metrics, options.release, options.min_samples
+            levels, options.pcp, conditions, metrics, options.min_samples
         )
         for table, path in zip(tables, options.output, strict=True):
             table.to_csv(path, index=False)

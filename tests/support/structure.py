@@ -25,7 +25,7 @@ _BELOW_ENGINES = (
     "configuration",
     "store",
 )
-_ANALYSIS = ("estimators", "tables", "verdict")
+_ANALYSIS = ("conditions", "estimators", "tables", "verdict")
 ALLOWED: Mapping[str, Sequence[str]] = {
     "host": (),
     "load": ("host",),
@@ -37,9 +37,10 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     "store": ("host", "campaign"),
     "curve": _BELOW_ENGINES,
     "engines": _BELOW_ENGINES,
+    "conditions": _BELOW_ENGINES,
     "estimators": (),
-    "tables": (*_BELOW_ENGINES, "estimators"),
-    "verdict": (*_BELOW_ENGINES, "estimators", "tables"),
+    "tables": ("host", "load", "pcp", "campaign", "store", "estimators"),
+    "verdict": ("host", "load", "campaign", "store", "estimators", "tables"),
     "analysis": (*_BELOW_ENGINES, "estimators", "tables", "verdict", "curve", "report"),
     "importing": _BELOW_ENGINES,
     "report": (*_BELOW_ENGINES, "curve", *_ANALYSIS),

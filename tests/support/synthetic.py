@@ -5,9 +5,9 @@ from functools import cache
 from typing import Any
 from zlib import crc32
 
-import msgspec
 import numpy as np
 import pandas as pd
+from tests.support.described import described_run
 
 from kveval.campaign.campaign_file import Comparison
 from kveval.store.run_file import Run
@@ -322,4 +322,4 @@ def runs(levels: pd.DataFrame, **changes: Any) -> list[Run]:
         .drop_duplicates()
         .itertuples(index=False, name=None)
     )
-    return [msgspec.convert(run_description(*key, **changes), Run) for key in keys]
+    return [described_run(run_description(*key, **changes)) for key in keys]

@@ -11,14 +11,17 @@ import msgspec
 import numpy as np
 import pandas as pd
 import yaml
+from tests.support.described import described_run
 from tests.support.paths import CONFIG
 from tests.support.predicted import with_predicted
 from tests.support.synthetic import level_row, run_description
 
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
+from kveval.conditions.facts import described
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.store.run_file import Change, Run
+from kveval.store.conditions import Change
+from kveval.store.run_file import Run
 from kveval.tables.peaks import peak_row
 from kveval.verdict.verdicts import compare_all
 from pcp_parquet.conversion.conversion import convert
@@ -215,7 +218,7 @@ def runs_of(levels: pd.DataFrame) -> list[Run]:
         .drop_duplicates()
         .itertuples(index=False, name=None)
     )
-    return [msgspec.convert(_run(*key), Run) for key in keys]
+    return [described_run(_run(*key)) for key in keys]
 
 
 def _run(model: str, scenario: str, blocks: int, run: int) -> dict[str, Any]:
@@ -348,7 +351,7 @@ def with_reuse(measured: Measured) -> Measured:
             )
             for level, changes in counted.items()
         ]
-        runs.append(msgspec.structs.replace(run, levels=entries))
+        runs.append(described(msgspec.structs.replace(run, levels=entries)))
     return with_predicted(replace(measured, runs=runs), predicted)
 
 

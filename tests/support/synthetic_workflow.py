@@ -7,10 +7,12 @@ from pathlib import Path
 import msgspec
 import yaml
 from tests.support import synthetic_campaign as campaign
+from tests.support.described import raw_run
 from tests.support.paths import REPOSITORY, copy_parts
 
 from kveval.campaign.cell import Cell
 from kveval.configuration.loading import load_config
+from kveval.store.conditions import write_conditions
 from kveval.tables.cells import rows_of
 from kveval.tables.csv_files import collect_tables
 
@@ -51,17 +53,20 @@ def make_workflow(folder: Path, keys: Sequence[Cell]) -> None:
         stored = Path("results/measurements") / run.measurement / f"run-{run.run}"
         place.mkdir(parents=True)
         (folder / stored).mkdir(parents=True)
-        (folder / stored / "run.json").write_bytes(msgspec.json.encode(run))
+        (folder / stored / "run.json").write_bytes(msgspec.json.encode(raw_run(run)))
         (place / "measurement.json").write_text(
             json.dumps({"measurement": run.measurement, "path": str(stored)})
         )
         (place / "pcp.parquet").hardlink_to(recording)
+        write_conditions(run.described, place / "conditions.json")
     pairs = []
     for key in keys:
         place = results / key.path
         pairs.append((place / "levels.csv", place / "peak.csv"))
         measured.levels_of(key).to_csv(pairs[-1][0], index=False)
         (place / "requests.parquet").write_bytes(b"")
+        hits = rows_of(measured.predicted_hits, key)
+        hits.to_csv(place / "predicted_hits.csv", index=False)
         rows_of(measured.peaks, key).to_csv(pairs[-1][1], index=False)
     (results / "analysis").mkdir()
     for name, table in collect_tables(

@@ -27,6 +27,8 @@ from tests.support.synthetic import run_description
 from kveval.configuration.loading import load_config
 from kveval.host.files import write_json
 from kveval.pcp.archive_tools import pack_archives
+from kveval.store.conditions import write_conditions
+from kveval.store.run_file import read_run
 from kveval.store.store import Key, pointer
 from kveval.tables.cells import rows_of
 
@@ -180,7 +182,10 @@ def finish(folder, config, recording):
             run.parent / "requests.parquet"
         )
         (run / "pcp.parquet").hardlink_to(recording)
-        (run / "conditions.json").write_text("{}")
+        ran = described(read_run(folder / stored)).described
+        write_conditions(ran, run / "conditions.json")
+        hits = rows_of(measured.predicted_hits, cell)
+        hits.to_csv(results / cell.path / "predicted_hits.csv", index=False)
         levels.to_csv(results / cell.path / "levels.csv", index=False)
         peaks = rows_of(measured.peaks, cell)
         peaks.to_csv(results / cell.path / "peak.csv", index=False)

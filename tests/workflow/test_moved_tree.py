@@ -300,6 +300,7 @@ def test_runs_that_were_measured_before_the_move_enter_the_report_after_it(
 ANALYSED = dict.fromkeys(
     [
         *("collect_metrics", "compare_scenarios", "summarise_campaign"),
+        "predict_campaign",
         *("export_benchmark_reports", "write_report", "report"),
         *(f"plot_{family}" for family in FAMILIES),
     ],

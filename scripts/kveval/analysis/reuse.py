@@ -36,10 +36,6 @@ from kveval.store.run_file import (
     IMPORTED,
     LevelRun,
     Run,
-    read_run,
-    renamed,
-    scenario_name,
-    stored_run,
 )
 from kveval.tables.csv_files import PREDICTED_TEXTS
 from kveval.tables.levels.server_counters import found_tokens, server_delta
@@ -72,16 +68,16 @@ class NotPredictable(Failure):
     """The requests that were sent, or the caches, are not known well enough for a prediction."""
 
 
-def predicted_hits(pointers: Iterable[Path], requests: pd.DataFrame) -> pd.DataFrame:
+def predicted_hits(
+    runs: Iterable[Run], places: Iterable[Path], requests: pd.DataFrame
+) -> pd.DataFrame:
     """Return a row per run and level of a cell: NUMBERS and PREDICTED_TEXTS.
 
-    `pointers`: the runs' measurement.json; `requests`: requests.parquet of the cell. Raises RunFileError.
+    `places`: the runs' folders in the store, in the same order; `requests`: requests.parquet of the cell.
     """
     sent = requests[requests["start"].notna()]
     rows = []
-    for pointer in pointers:
-        directory = stored_run(pointer)
-        run = renamed(read_run(directory), scenario_name(pointer))
+    for run, directory in zip(runs, places, strict=True):
         of_run = sent[sent["run"] == run.run]
         for level in run.levels:
             at_level = of_run[of_run["level"] == level.level]
@@ -149,7 +145,7 @@ def _curves(
     else:
         specification = _with_longer_blocks(specification, level.level, len(sent))
         prompts = _drawn_prompts(specification, run, level, sent)
-    prompts = _looked_up(prompts, found_tokens(level.counters).prompts)
+    prompts = _looked_up(prompts, found_tokens(level.counted).prompts)
     curves = curves_of_prompts(specification, prompts, int(device))
     pooled = pooled_shares(specification, prompts, curves)
     return curves, pooled, prompts.counted_tokens
@@ -375,7 +371,7 @@ def _counter_row(run: Run, level: LevelRun) -> dict[str, Any]:
         "failed": sum(
             delta for name, delta in moved.items() if "fail" in name and "{" not in name
         ),
-        "generated": server_delta(level.counters, "generation_tokens"),
+        "generated": server_delta(level.counted, "generation_tokens"),
         "token_bytes": run.kv_bytes_per_token or np.nan,
         "varied": any(
             run.workload.get(name) for name in ("prompt_spread", "output_spread")

@@ -337,18 +337,17 @@ def _tokens_of_runs(
 
 
 def _counted(run: Run, entry: LevelRun) -> dict[str, Any]:
-    counters = entry.counters
-    found = found_tokens(counters)
-    store = counters.get("lmcache_mp_lookup_hit_l2_tokens_total")
+    counted = entry.counted
+    found = found_tokens(counted)
     return {
         "run": run.run,
         "level": entry.level,
         "prompts": found.prompts,
         "device": found.device,
         "behind": found.behind,
-        "store": math.nan if store is None else store.delta,
-        "delivered_device": server_delta(counters, "delivered_device_tokens"),
-        "delivered_behind": server_delta(counters, "delivered_external_tokens"),
+        "store": server_delta(counted, "store_hit_tokens"),
+        "delivered_device": server_delta(counted, "delivered_device_tokens"),
+        "delivered_behind": server_delta(counted, "delivered_external_tokens"),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from kveval import __version__
+from kveval.conditions.facts import terms_of
 from kveval.engines.job import Job
 from kveval.engines.protocol import Engine, RunningRecording, RunSession
 from kveval.engines.servers.one_request import request_tokens
@@ -27,7 +28,8 @@ from kveval.measure.progress import Progress
 from kveval.pcp.archive_tools import pack_archives
 from kveval.pcp.verification import verify_recording
 from kveval.stacks.registry import held_bytes, server_of
-from kveval.store.run_file import Answers, Change, OneRequest, Repeat, time_text
+from kveval.store.conditions import Change
+from kveval.store.run_file import Answers, OneRequest, Repeat, time_text
 from kveval.tables.levels.activity import (
     activity_record,
     level_activity,
@@ -236,7 +238,8 @@ class Attempt:
         activities = {
             int(level["level"]): level_activity(
                 required,
-                msgspec.convert(level["counters"], dict[str, Change]),
+                counters := msgspec.convert(level["counters"], dict[str, Change]),
+                terms_of(counters),
                 self.job.specification.model.kv_bytes_per_token,
             )
             for level in levels

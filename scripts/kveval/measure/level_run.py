@@ -27,7 +27,7 @@ from kveval.load.reports.reading import read_report
 from kveval.load.workload import Workload
 from kveval.measure.progress import Progress
 from kveval.pcp.installation import RecordingError
-from kveval.store.run_file import SCHEMA, LevelRun, Run
+from kveval.store.run_file import SCHEMA, Run
 from kveval.tables.cells import THROUGHPUT
 
 _ATTEMPTS = 2
@@ -294,17 +294,19 @@ class FirstLook(NamedTuple):
 
 def import_first_look() -> None:
     """Import what `first_look` needs: pandas and all, which take seconds, and which a job that adopts never needs."""
+    importlib.import_module("kveval.conditions.facts")
     importlib.import_module("kveval.tables.levels.outcomes")
     importlib.import_module("kveval.tables.levels.rows")
 
 
 def first_look(job: Job, entry: Mapping[str, Any], scratch: Path) -> FirstLook:
     """Look at a level that was just measured, with the checks that the report will apply."""
+    from kveval.conditions.facts import described  # noqa: PLC0415
     from kveval.tables.levels.outcomes import outcomes_of  # noqa: PLC0415
     from kveval.tables.levels.rows import level_row  # noqa: PLC0415
 
     content = job.specification.to_json()
-    described = {
+    content_of_run = {
         **{key: content[key] for key in ("cell", "engine", "weights")},
         **{
             "schema": SCHEMA,
@@ -312,16 +314,15 @@ def first_look(job: Job, entry: Mapping[str, Any], scratch: Path) -> FirstLook:
             "run": job.run,
             "started": "",
             "finished": "",
-            "levels": [],
         },
         "specification": content,
     }
     try:
         report = read_report(scratch / entry["report"])
-        level = msgspec.convert(dict(entry), LevelRun)
+        run = described(msgspec.convert({**content_of_run, "levels": [entry]}, Run))
         row = level_row(
-            msgspec.convert(described, Run),
-            level,
+            run,
+            run.levels[0],
             report.levels[0],
             report.guidellm_version,
         )

@@ -12,6 +12,7 @@ import zstandard
 
 from kveval.campaign.cell import Cell
 from kveval.host.errors import FileFailure
+from kveval.store.conditions import Change, RunConditions, read_conditions
 
 SCHEMA = 1
 IMPORTED = "imported"
@@ -24,14 +25,6 @@ BESIDE = "beside"
 
 class RunFileError(FileFailure):
     """A measurement's run.json is missing, damaged or of another schema."""
-
-
-class Change(msgspec.Struct, frozen=True):
-    """A server counter before and after a level, summed over label sets."""
-
-    before: float
-    after: float
-    delta: float
 
 
 class HostWork(msgspec.Struct, frozen=True):
@@ -70,6 +63,16 @@ class LevelRun(msgspec.Struct, frozen=True):
     seconds: float | None = None
     others_cpu_percent: float | None = None
     host_work: HostWork | None = None
+    # The counters by term, see `RunConditions.counters`; run.json has none, `with_conditions` adds them.
+    terms: dict[str, Change] | None = None
+
+    @property
+    def counted(self) -> Mapping[str, Change]:
+        """What the server counted, by term. Raises RunFileError where counters were read and no conditions."""
+        if self.terms is None and self.counters:
+            message = f"level {self.level}: its counters are known by their names alone"
+            raise RunFileError(Path("run.json"), message, code="no_conditions")
+        return self.terms or {}
 
 
 class RequiredCounter(msgspec.Struct, frozen=True):
@@ -269,6 +272,16 @@ class Run(msgspec.Struct, frozen=True):
     cluster: dict[str, Any] = {}
     # Of a server that ran already: whether its caches were emptied before each level, and what it said of its stack.
     attached: dict[str, Any] = {}
+    # What ran in neutral terms; run.json has none, `with_conditions` adds them.
+    conditions: RunConditions | None = None
+
+    @property
+    def described(self) -> RunConditions:
+        """Its conditions. Raises RunFileError for a run that was read without them."""
+        if self.conditions is None:
+            message = "its conditions were not read with it"
+            raise RunFileError(Path("run.json"), message, code="no_conditions")
+        return self.conditions
 
     @property
     def software(self) -> dict[str, str]:
@@ -364,21 +377,47 @@ def pointed_run(pointer: Path) -> Run:
     return renamed(read_run(place), scenario)
 
 
-def collect_runs(pointers: Iterable[Path], output: Path) -> None:
-    """Write the runs that these measurement.json point to into one file, one line of JSON per run. Raises RunFileError.
+def with_conditions(run: Run, conditions: RunConditions) -> Run:
+    """Return a run with its conditions, its levels with their counters by term."""
+    levels = [
+        msgspec.structs.replace(
+            level, terms=conditions.counters.get(str(level.level), {})
+        )
+        for level in run.levels
+    ]
+    # Its counters stand in the levels.
+    kept = msgspec.structs.replace(conditions, counters={})
+    return msgspec.structs.replace(run, levels=levels, conditions=kept)
+
+
+def described_run(pointer: Path, conditions: Path) -> Run:
+    """Read the run that a measurement.json points to, with its conditions.json.
+
+    Raises RunFileError, ConditionsError.
+    """
+    return with_conditions(pointed_run(pointer), read_conditions(conditions))
+
+
+def collect_runs(
+    pointers: Iterable[Path], conditions: Iterable[Path], output: Path
+) -> None:
+    """Write the runs that these measurement.json point to into one file, one line of JSON per run.
+
+    `conditions`: conditions.json of each, in the same order. Raises RunFileError, ConditionsError.
 
     Who reads all runs then needs one file, not the measurement store. It is compressed with zstd.
     """
 
-    def line(pointer: Path) -> bytes:
+    def line(pointer: Path, conditions: Path) -> bytes:
         place = stored_run(pointer)
         beside = place.parent == pointer.parent
         run = msgspec.structs.replace(
-            pointed_run(pointer), place="" if beside else place.as_posix()
+            described_run(pointer, conditions),
+            place="" if beside else place.as_posix(),
         )
         return msgspec.json.encode(run) + b"\n"
 
-    lines = b"".join(map(line, pointers))
+    lines = b"".join(map(line, pointers, conditions))
     # In one call, so that the file contains its size: only then is a truncated file detected.
     output.write_bytes(zstandard.ZstdCompressor(write_checksum=True).compress(lines))
 

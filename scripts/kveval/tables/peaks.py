@@ -12,10 +12,10 @@ import pandas as pd
 from kveval.campaign.cell import CELL_COLUMNS
 from kveval.estimators.intervals import mean_interval
 from kveval.host.errors import Failure
+from kveval.store.conditions import RunConditions
 from kveval.store.derived import readable
-from kveval.store.run_file import scenario_name, stored_run
+from kveval.store.run_file import Run
 from kveval.tables.cells import THROUGHPUT
-from kveval.tables.conditions import read_conditions
 from kveval.tables.csv_files import SAMPLES
 from kveval.tables.level_selection import (
     cross_fit,
@@ -44,23 +44,19 @@ class PeaksError(Failure):
 
 
 def tables_of_runs(
-    pointers: Iterable[Path],
-    conditions: Iterable[Path],
+    runs: Sequence[Run],
+    places: Iterable[Path],
     required: Sequence[Mapping[str, Any]],
     limits: Mapping[str, Any] | None = None,
 ) -> tuple[pd.DataFrame, list[pd.DataFrame]]:
     """Return the requests of all runs of a cell, and the levels of each run, see `run_tables`.
 
-    `pointers`: the runs' measurement.json; `conditions`: their conditions.json, in the same order; `required`: the
-    counters that the arm requires; `limits`: the campaign's latency limits for goodput, None if it has none.
+    `places`: the runs' folders in the store, in the same order; `required`: the counters that the arm requires;
+    `limits`: the campaign's latency limits for goodput, None if it has none.
     """
     levels_of_runs, all_requests = [], []
-    for pointer, path in zip(pointers, conditions, strict=True):
-        place = stored_run(pointer)
-        text = read_conditions(path)
-        levels, requests = run_tables(
-            place, required, scenario_name(pointer), limits, text
-        )
+    for run, place in zip(runs, places, strict=True):
+        levels, requests = run_tables(run, place, required, limits)
         levels_of_runs.append(levels)
         all_requests.append(requests)
     return pd.concat(all_requests, ignore_index=True), levels_of_runs
@@ -69,22 +65,22 @@ def tables_of_runs(
 def cell_tables(
     levels: Sequence[pd.DataFrame],
     recordings: Sequence[Path],
+    conditions: Sequence[RunConditions],
     catalogue: Mapping[str, Any],
-    version: str,
     min_samples: int = MIN_SAMPLES,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return levels.csv and peak.csv of one cell.
 
-    `levels` are the levels of the cell's runs, see `run_tables`, and `recordings` their pcp.parquet, in the same order;
-    `catalogue` is the content of config/metrics.yaml, `version` the server's release; a metric with fewer than
+    `levels` are the levels of the cell's runs, see `run_tables`, `recordings` their pcp.parquet and `conditions` their
+    conditions, in the same order; `catalogue` is the content of config/metrics.yaml; a metric with fewer than
     `min_samples` samples in a window is NaN. Raises PeaksError when no level of the cell was measured, DamagedTable for
     a recording that cannot be read.
     """
     parts = []
-    for table, recording in zip(levels, recordings, strict=True):
+    for table, recording, ran in zip(levels, recordings, conditions, strict=True):
         with readable(recording):
             parts.append(
-                with_system_metrics(table, recording, catalogue, version, min_samples)
+                with_system_metrics(table, recording, catalogue, ran, min_samples)
             )
     table = pd.concat(parts, ignore_index=True).sort_values(
         ["run", "level"], ignore_index=True

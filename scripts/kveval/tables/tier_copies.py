@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kveval.store.run_file import Change, Run
+from kveval.store.conditions import Change
+from kveval.store.run_file import Run
 from kveval.tables.levels.server_counters import server_delta
 
 # Copies of fewer bytes are too short to give a rate.
@@ -35,7 +36,7 @@ def _rates(runs: Sequence[Run], kind: str) -> list[tuple[str, float]]:
     rates = []
     for run in runs:
         for level in run.levels:
-            rate = _rate(level.counters, kind)
+            rate = _rate(level.counted, kind)
             if rate:
                 rates.append((run.cell.path, rate))
     return rates

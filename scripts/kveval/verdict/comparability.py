@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
-from kveval.tables.conditions import (
+from kveval.store.conditions import (
     CONDITIONS_COLUMN,
     NO_ARGUMENTS,
     RESIZES_DEVICE,

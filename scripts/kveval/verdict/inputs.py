@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from kveval.load.reports.vllm_bench import VLLM_BENCH
+from kveval.store.conditions import CONDITIONS_COLUMN, NO_CONNECTOR_OF_ARM
 from kveval.tables.cells import THROUGHPUT, parse_names
-from kveval.tables.conditions import CONDITIONS_COLUMN, NO_CONNECTOR_OF_ARM
 from kveval.tables.levels.activity import SWITCHED_OFF
 from kveval.tables.levels.goodput import GOODPUT
 from kveval.tables.levels.noise import QUANTILES

@@ -44,7 +44,6 @@ def report_settings(runs: Runs) -> dict[str, Any]:
             for name, model in runs.config.catalogue.models.items()
             if name in models
         },
-        "server_version": campaign.server.declared_version,
         "margin": campaign.comparison.margin,
         "alpha": campaign.comparison.alpha,
         "primary": campaign.comparison.primary,

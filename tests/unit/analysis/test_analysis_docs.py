@@ -4,6 +4,7 @@ import re
 
 import pytest
 import yaml
+from tests.support.described import run_tables
 from tests.support.document_checks import DOCUMENT_RULES
 from tests.support.paths import REPOSITORY
 from tests.support.synthetic import BASELINES, METRICS, levels_table, peaks_table
@@ -13,7 +14,6 @@ from kveval.analysis import waterfall
 from kveval.analysis.reuse import NUMBERS, served_table
 from kveval.campaign.campaign_file import Comparison
 from kveval.tables.csv_files import PREDICTED_TEXTS
-from kveval.tables.levels.rows import run_tables
 from kveval.verdict.verdict_tables import CHECKS, RULES, verdict_tables
 
 TEXT = "".join(

@@ -3,8 +3,10 @@
 import math
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
+from tests.support.described import described_run
 from tests.support.paths import REPOSITORY
 from tests.support.synthetic import run_description
 
@@ -15,11 +17,13 @@ from kveval.analysis.benefit import (
 )
 from kveval.campaign.cell import Cell
 from kveval.campaign.specification import Specification
+from kveval.conditions.facts import described
 from kveval.configuration.loading import load_config
 from kveval.curve.break_even import context_share
 from kveval.curve.service import ServerSpeed
 from kveval.curve.speed import FittedSpeed
-from kveval.store.run_file import Change, LevelRun, Run
+from kveval.store.conditions import Change
+from kveval.store.run_file import LevelRun
 from kveval.tables.tier_copies import TierCopies, tier_copies
 
 CONFIG = REPOSITORY / "config"
@@ -173,15 +177,11 @@ def test_copies_are_those_that_tiers_counted():
         "vllm:kv_offload_store_bytes_total": change(1e5),
         "vllm:kv_offload_store_time_total": change(0.001),
     }
-    described = run_description("Qwen3-0.6B", "native-offload", 500, 1)
-    run = Run(
-        **described
-        | {
-            "cell": Cell(**described["cell"]),
-            "levels": [LevelRun(2, counters=counters), LevelRun(4)],
-        }
+    description = run_description("Qwen3-0.6B", "native-offload", 500, 1)
+    run = msgspec.structs.replace(
+        described_run(description), levels=[LevelRun(2, counters=counters), LevelRun(4)]
     )
-    found = tier_copies([run])
+    found = tier_copies([described(run)])
     assert found == TierCopies((2e9,), (), ("Qwen3-0.6B/native-offload/500",))
     assert tier_copies([]) == TierCopies() and math.isinf(
         basis()._tier(of("no-offload", 0), 0).load_tokens_s

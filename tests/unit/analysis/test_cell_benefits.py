@@ -4,11 +4,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 import pytest
 from msgspec.structs import replace
+from tests.support.described import described_run
 from tests.support.synthetic import run_description
 from tests.unit.analysis.test_benefit import LEVEL, of
 
@@ -26,7 +26,7 @@ TTFT_MS, ITL_MS = (50.0, 240.0, 250.0, 410.0), (5.0, 5.5, 6.0, 17.5)
 
 
 def a_run(cell: Cell) -> Run:
-    known = msgspec.convert(run_description(*cell.key, 1), Run)
+    known = described_run(run_description(*cell.key, 1))
     return replace(known, specification=of(cell.scenario, cell.cpu_blocks).to_json())
 
 

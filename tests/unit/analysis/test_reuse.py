@@ -1,6 +1,5 @@
 """Shares of prompt tokens that caches should serve, computed for stored runs, beside those that servers counted."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.support.described import described_run
 from tests.support.paths import REPOSITORY
 from tests.support.synthetic import run_description
 from tests.unit.tables.test_tier_activity import DEVICE, run
@@ -53,12 +53,10 @@ def predicted(
         "specification": specification.to_json(),
         "levels": [{"level": level, "report": f"raw/guidellm-{level:04d}.json.zst"}],
     }
-    (folder / "run.json").write_text(json.dumps(content | changes))
-    pointer = folder / "measurement.json"
-    pointer.write_text(json.dumps({"path": str(folder)}))
+    stored = described_run(content | changes)
     started = pd.Series([pd.Timestamp("2026-01-01T00:00Z")] * sent + [pd.NaT])
     requests = pd.DataFrame({"run": 1, "level": level, "start": started})
-    row: Mapping[str, Any] = predicted_hits([pointer], requests).iloc[0]
+    row: Mapping[str, Any] = predicted_hits([stored], [folder], requests).iloc[0]
     return row
 
 

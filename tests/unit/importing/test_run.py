@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.support.described import run_tables
 from tests.support.guidellm_reports import START, Story
 from tests.support.import_sheets import campaign_plan, plan, rows, update, write_rows
 from tests.support.result_trees import (
@@ -16,6 +17,7 @@ from tests.support.result_trees import (
     write_report,
 )
 
+from kveval.conditions.facts import described
 from kveval.importing.run import (
     ImportFailure,
     Span,
@@ -27,7 +29,6 @@ from kveval.importing.run import (
 from kveval.store.run_file import read_run, stored_run
 from kveval.store.store import Store
 from kveval.tables.levels.recording import convert_recording
-from kveval.tables.levels.rows import run_tables
 from kveval.tables.peaks import cell_tables
 from pcp_parquet.parquet.reading import archive_info, describe
 
@@ -104,7 +105,11 @@ def test_a_levels_window_of_the_recording_is_the_reports(
     place = imported(tree)
     convert_recording(place, tmp_path / "pcp.parquet")
     table, peak = cell_tables(
-        [run_tables(place)[0]], [tmp_path / "pcp.parquet"], METRICS, "0.11.2", 10
+        [run_tables(place)[0]],
+        [tmp_path / "pcp.parquet"],
+        [described(read_run(place)).described],
+        METRICS,
+        10,
     )
     assert list(table["requests_running"]) == pytest.approx([0.8, 3.2])
     assert (table["pcp_samples"] > 20).all()

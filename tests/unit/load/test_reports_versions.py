@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
+from tests.support.described import described_run
 from tests.support.guidellm_reports import GENERATIONS, Story, document
 from tests.support.paths import SCRIPTS
 from tests.support.synthetic import run_description
@@ -18,7 +18,7 @@ from tests.support.synthetic import run_description
 from kveval.load.reports import LevelReport, LoadReport
 from kveval.load.reports.data import SyntheticData, synthetic_data
 from kveval.load.reports.reading import decode_report, read_report
-from kveval.store.run_file import LevelRun, Run
+from kveval.store.run_file import LevelRun
 from kveval.tables.levels.outcomes import outcomes_of
 from kveval.tables.levels.rows import LevelsError, level_row
 
@@ -52,7 +52,7 @@ def row(
     """The level's row of levels.csv."""
     description = run_description("Qwen3-0.6B", "no-offload", 0, 1, engine=engine)
     description["specification"]["workload"] = {"turns": 1, "warmup_s": 0.0}
-    run = msgspec.convert(description, Run)
+    run = described_run(description)
     return level_row(
         run, LevelRun(level=streams, start=level.start, end=level.end), level, "0.0"
     )

@@ -81,7 +81,8 @@ def test_a_run_without_a_rate_is_named(
     monkeypatch.setattr(
         measuring, "run_tables", lambda *of: (pd.DataFrame([level]), None)
     )
-    monkeypatch.setattr(measuring, "read_run", lambda place: SimpleNamespace(levels=()))
+    monkeypatch.setattr(measuring, "read_run", lambda place: None)
+    monkeypatch.setattr(measuring, "described", lambda run: SimpleNamespace(levels=()))
     values, reasons = measuring.values_of(config, cell, 1)
     assert (cell, 2, "throughput_tok_s") not in values
     assert reasons == [f"{cell.path} run 1: {said}"]
@@ -403,9 +404,10 @@ def test_a_run_of_an_idle_arm_has_values_and_is_marked(
     monkeypatch.setattr(measuring, "campaign_pointer", lambda *of: pointer)
     monkeypatch.setattr(measuring, "stored_run", lambda pointer: tmp_path)
     monkeypatch.setattr(
-        measuring, "run_tables", lambda place, required: (pd.DataFrame([row]), None)
+        measuring, "run_tables", lambda *of: (pd.DataFrame([row]), None)
     )
-    monkeypatch.setattr(measuring, "read_run", lambda place: run)
+    monkeypatch.setattr(measuring, "read_run", lambda place: None)
+    monkeypatch.setattr(measuring, "described", lambda _: run)
     cell = config.cells[0]
     found, reasons = values_of(config, cell, 1)
     assert found[cell, 2, "throughput_tok_s"] == row["throughput_tok_s"]

@@ -115,7 +115,6 @@ def figure_data_of(measured: Measured, recording: Path) -> FigureData:
             **campaign.METRICS,
             "lmcache_hit_tok_s": {"title": "LMCache hits", "unit": "tok/s"},
         },
-        server_version="0.32.0",
         predicted_hits=measured.predicted_hits,
         hits=measured.hits,
         waterfall=measured.waterfall,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as large
+from tests.support.described import described_runs
 from tests.support.predicted import with_predicted
 from tests.support.report_claims import judge_report
 from tests.support.report_text import whole_report
@@ -26,7 +26,6 @@ from kveval.report.parts import body
 from kveval.report.parts.words import FILES
 from kveval.report.result.model import CampaignResult
 from kveval.report.sections import Section
-from kveval.store.run_file import Run
 from kveval.tables.levels.outcomes import Outcome, outcome_columns
 from kveval.verdict.verdict_tables import verdict_tables
 from kveval.verdict.verdicts import compare_all
@@ -147,7 +146,7 @@ def mechanism() -> tuple[ReportPlan, Measured]:
             run_description("Qwen3-0.6B", scenario, size, run, **more)
             for run in (1, 2, 3)
         ]
-        runs += msgspec.convert(described, list[Run])
+        runs += described_runs(described)
     cells = [
         Cell("Qwen3-0.6B", "no-offload", 0),
         *(Cell("Qwen3-0.6B", "native-offload", size) for size in (500, 10_000)),

@@ -11,9 +11,11 @@ import pandas as pd
 import pytest
 import yaml
 from tests.support import synthetic_campaign as campaign
+from tests.support.described import vllm
 from tests.support.report_text import plain_table, result_of, result_of_whole
 
 from kveval.campaign.cell import Cell
+from kveval.conditions.facts import described
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Measured, ReportPlan, Table
@@ -449,7 +451,10 @@ def test_what_ran_beside_the_server_is_shown_as_it_ran(
         SidecarRecord("redis", "7.0.15", ["redis-server", "--save", ""]),
         SidecarRecord("epp"),
     ]
-    runs = [msgspec.structs.replace(run, companions=beside) for run in measured.runs]
+    runs = [
+        described(msgspec.structs.replace(run, companions=beside))
+        for run in measured.runs
+    ]
     found = dataclasses.replace(measured, runs=runs)
     rows = software_of(plan, runs).rows
     assert ["Redis", "7.0.15"] in rows
@@ -823,7 +828,7 @@ def test_an_entry_of_the_catalogue_makes_a_column_and_stands_in_the_report(
         columns=[*campaign.METRICS, "pcp_samples", "pcp_notes"]
     )
     levels = with_system_metrics(
-        levels, campaign.recording(tmp_path), metrics, "0.32.0"
+        levels, campaign.recording(tmp_path), metrics, vllm("0.32.0")
     )
     assert levels["busiest_share_percent"].between(50, 100).all()
     peaks = pd.DataFrame(

@@ -6,6 +6,7 @@ from tests.support.report_text import plain_table
 from tests.unit.tables.test_ceilings import ARM, BASELINE
 
 from kveval.campaign.cell import Cell
+from kveval.conditions.facts import described
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.ceilings import ceiling_results
 from kveval.report.result.model import CampaignResult
@@ -29,13 +30,14 @@ def of(run, cell, profile, levels):
         LevelRun(level=level, counters=run.levels[0].counters) for level in levels
     ]
     copying = CopyBandwidth(host_gb_s=8.0)
-    return replace(
+    stored = replace(
         run,
         cell=cell,
         specification=specification,
         levels=entries,
         copy_bandwidth=copying,
     )
+    return described(stored)
 
 
 def rows(cell, ttft_ms):

@@ -13,6 +13,7 @@ from tests.unit.report.test_tables_predicted import PREDICTED
 from tests.unit.report.test_value import campaign as value_campaign
 
 from kveval.campaign.cell import Cell
+from kveval.conditions.facts import described
 from kveval.report.data.arm_links import plain_text
 from kveval.report.data.campaign import Measured, ReportPlan, Table
 from kveval.report.files import MAIN
@@ -70,7 +71,8 @@ from kveval.report.tables.system import (
 )
 from kveval.report.tables.value import cost_table, goodput_table
 from kveval.report.tables.waterfall import leak_sentences, waterfall_table
-from kveval.store.run_file import Change, Repeat, Run
+from kveval.store.conditions import Change
+from kveval.store.run_file import Repeat, Run
 from kveval.verdict.averages import averages
 
 # A cell of the failing campaign that lacks one of three runs.
@@ -139,7 +141,7 @@ def with_timed_loads(run: Run) -> Run:
         msgspec.structs.replace(level, counters={**level.counters, **loads})
         for level in run.levels
     ]
-    return msgspec.structs.replace(run, levels=levels)
+    return described(msgspec.structs.replace(run, levels=levels))
 
 
 def with_a_repeat(run: Run) -> Run:

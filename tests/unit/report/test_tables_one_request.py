@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from tests.support.described import described_run
 from tests.support.report_text import plain_table
 from tests.support.synthetic import run_description
 
@@ -28,7 +29,7 @@ COLD, DEVICE = times(900, 1000, 1200), times(20, 30, 25, served=4048)
 
 
 def run(cell: Cell, number: int, one_request: OneRequest | None) -> Run:
-    plain = msgspec.convert(run_description(*cell.key, number), Run)
+    plain = described_run(run_description(*cell.key, number))
     return msgspec.structs.replace(plain, one_request=one_request)
 
 

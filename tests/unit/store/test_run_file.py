@@ -5,13 +5,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.support.described import collect_described, raw_run
 from tests.support.stored_runs import CELL, measured, pointed
 
 from kveval.campaign.cell import Cell
 from kveval.store import run_file
 from kveval.store.run_file import (
     RunFileError,
-    collect_runs,
     collected_runs,
     pointed_run,
     pointer_of,
@@ -41,9 +41,9 @@ def test_a_pointer_is_at_the_path_of_its_cell_and_run() -> None:
 
 def test_runs_come_back_in_their_order_and_whole(tmp_path: Path) -> None:
     given = pointers(tmp_path)
-    collect_runs(given[::-1], tmp_path / "runs.jsonl.zst")
+    collect_described(given[::-1], tmp_path / "runs.jsonl.zst")
     found = collected_runs(tmp_path / "runs.jsonl.zst")
-    assert [msgspec.structs.replace(run, place="") for run in found] == [
+    assert [msgspec.structs.replace(raw_run(run), place="") for run in found] == [
         pointed_run(pointer) for pointer in given[::-1]
     ]
     assert [Path(run.place) for run in found] == [
@@ -57,7 +57,7 @@ def test_a_run_goes_by_the_name_that_its_pointer_gives_it(tmp_path: Path) -> Non
     first.write_text(
         json.dumps({**json.loads(first.read_text()), "scenario": "baseline-of-june"})
     )
-    collect_runs([first], tmp_path / "runs.jsonl.zst")
+    collect_described([first], tmp_path / "runs.jsonl.zst")
     assert [
         run.cell.scenario for run in collected_runs(tmp_path / "runs.jsonl.zst")
     ] == ["baseline-of-june"]
@@ -68,7 +68,7 @@ def test_a_run_goes_by_the_name_that_its_pointer_gives_it(tmp_path: Path) -> Non
 )
 def test_a_damaged_or_missing_file_is_named(tmp_path: Path, damage) -> None:
     path = tmp_path / "runs.jsonl.zst"
-    collect_runs(pointers(tmp_path), path)
+    collect_described(pointers(tmp_path), path)
     path.write_bytes(damage(path.read_bytes())) if damage else path.unlink()
     with pytest.raises(RunFileError) as error:
         collected_runs(path)
@@ -80,7 +80,7 @@ def test_a_run_without_its_description_is_named(tmp_path: Path) -> None:
     lost = Path(json.loads(second.read_text())["path"], "run.json")
     lost.unlink()
     with pytest.raises(RunFileError) as error:
-        collect_runs([first, second], tmp_path / "runs.jsonl.zst")
+        collect_described([first, second], tmp_path / "runs.jsonl.zst")
     assert (error.value.code, error.value.facts) == ("unreadable", {"path": lost})
 
 

@@ -8,9 +8,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.config_files import CONFIG
+from tests.support.described import described_run
 from tests.support.synthetic import run_description
 
-from kveval.store.run_file import Change, RequiredCounter, Run
+from kveval.conditions.facts import terms_of
+from kveval.store.conditions import Change
+from kveval.store.run_file import RequiredCounter, Run
 from kveval.tables.levels.activity import (
     Activity,
     activity_at,
@@ -43,7 +46,7 @@ def decided(
     **more: Any,
 ) -> Activity:
     counters = changes(**rises, **{QUERIES: prompt_tokens})
-    return level_activity(required, counters, KV_BYTES, **more)
+    return level_activity(required, counters, terms_of(counters), KV_BYTES, **more)
 
 
 def rises_of(*values: float) -> dict[str, float]:
@@ -123,7 +126,9 @@ def test_a_store_that_was_only_asked_and_written_to_proves_nothing() -> None:
             "redis_sent_bytes_total": 10_000 + 4 * 4000.0,
         }
     )
-    assert level_activity(required, counters, KV_BYTES).active is False
+    assert (
+        level_activity(required, counters, terms_of(counters), KV_BYTES).active is False
+    )
 
 
 @given(st.lists(st.one_of(st.none(), RISES), min_size=3, max_size=3))
@@ -147,7 +152,7 @@ def test_a_counter_that_a_server_does_not_show_yet_stands_at_zero() -> None:
 
 
 def test_without_any_counter_nothing_is_known() -> None:
-    assert level_activity(REQUIRED, {}, KV_BYTES).active is None
+    assert level_activity(REQUIRED, {}, {}, KV_BYTES).active is None
 
 
 def test_nothing_is_required_of_a_baseline() -> None:
@@ -214,7 +219,7 @@ def test_run_json_without_a_level_was_not_active() -> None:
 
 def run_with(exercised: dict[str, Any], engine: str = "local") -> Run:
     facts = run_description("Qwen3-8B", "native-offload", 10_000, 1)
-    return msgspec.convert({**facts, "exercised": exercised, "engine": engine}, Run)
+    return described_run({**facts, "exercised": exercised, "engine": engine})
 
 
 def test_run_json_of_earlier_versions_is_read_and_judged_by_its_levels() -> None:
@@ -242,12 +247,15 @@ def test_an_imported_run_is_judged_by_what_was_recorded(
     counters: dict[str, float], word: str
 ) -> None:
     run = run_with({"required": plain(HITS, CHUNKS)}, engine="imported")
-    level = msgspec.structs.replace(run.levels[0], counters=changes(**counters))
+    counted = changes(**counters)
+    level = msgspec.structs.replace(
+        run.levels[0], counters=counted, terms=terms_of(counted)
+    )
     assert activity_word(run, activity_at(run, level)) == word
 
 
 def test_an_imported_index_without_a_recording_is_not_known_to_be_active() -> None:
     facts = run_description("Qwen3-8B", "llm-d-redis", 0, 1)
     facts |= {"exercised": {"required": [], "unread": plain(HITS)}}
-    run = msgspec.convert({**facts, "engine": "imported"}, Run)
+    run = described_run({**facts, "engine": "imported"})
     assert activity_word(run, activity_at(run, run.levels[0])) == "not shown"

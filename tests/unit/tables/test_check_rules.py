@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from tests.support import document_checks as checks_document
 from tests.support import synthetic_campaign as campaign
+from tests.support.described import described_run
 from tests.support.document_checks import Document, Percentage
 from tests.support.synthetic import (
     comparison_table,
@@ -80,7 +81,7 @@ def run(specification: dict[str, Any] | None = None, **changes: Any) -> Run:
         "env": {},
         "facts": {"kv_cache_tokens": 17_920, "max_concurrency": 2.19},
     }
-    return msgspec.convert({**description, **changes}, Run)
+    return described_run({**description, **changes})
 
 
 def on_existing(apart: float) -> checks_level.JudgedLevel:

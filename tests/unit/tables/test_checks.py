@@ -7,10 +7,12 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from tests.support.described import described_run
 from tests.support.synthetic import level_row, run_description
 
 from kveval.load.reports import LevelReport, RequestRecord
-from kveval.store.run_file import IMPORTED, Change, LevelRun, Run
+from kveval.store.conditions import Change
+from kveval.store.run_file import IMPORTED, LevelRun
 from kveval.tables.levels import checks_level
 from kveval.tables.levels.noise import rate_drift
 from kveval.tables.levels.outcomes import (
@@ -51,7 +53,7 @@ def level(
     }
     return checks_level.JudgedLevel(
         row={**row, **changes},
-        run=msgspec.convert(run_description("m", "native-offload", 1, 1), Run),
+        run=described_run(run_description("m", "native-offload", 1, 1)),
         entry=LevelRun(
             level=streams,
             start=0.0,
@@ -213,7 +215,7 @@ def of_engine(engine: str, **workload: Any) -> checks_level.JudgedLevel:
     description["specification"]["workload"] |= workload
     return replace(
         good,
-        run=msgspec.structs.replace(msgspec.convert(description, Run), engine=engine),
+        run=msgspec.structs.replace(described_run(description), engine=engine),
     )
 
 
@@ -395,7 +397,7 @@ def open_loop(
 ) -> checks_level.JudgedLevel:
     """A level of `asked` requests a minute, answered as fast as they come: 10/s with 8 in flight."""
     closed = level(**changes)
-    run = msgspec.convert(run_description("m", "native-offload", 1, 1), Run)
+    run = described_run(run_description("m", "native-offload", 1, 1))
     run.specification["workload"] |= {"profile": profile}
     # A report of a trace does not say at which rate it was sent.
     rate = None if strategy == "trace" else 10.0

@@ -1,10 +1,10 @@
 """Which blocks other programs disturbed, and how many are needed for them."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.config_files import CONFIG, RAW
+from tests.support.described import described_run
 from tests.support.stored_runs import described
 
 from kveval.configuration.loading import load_config
@@ -24,7 +24,7 @@ def run(number: int, *others_percent: float | None, cell: int = FIRST_CELL) -> R
         for level, share in enumerate(others_percent, start=1)
     ]
     document = described(SPECIFICATIONS[cell], number, levels=levels)
-    return msgspec.convert(document, Run)
+    return described_run(document)
 
 
 def test_a_run_is_disturbed_by_what_others_took_in_any_of_its_levels() -> None:

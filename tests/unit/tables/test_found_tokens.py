@@ -4,7 +4,8 @@ import math
 
 import pytest
 
-from kveval.store.run_file import Change
+from kveval.conditions.facts import terms_of
+from kveval.store.conditions import Change
 from kveval.tables.levels.server_counters import FoundTokens, found_tokens
 
 # vLLM 0.26 on an H100: 8 streams of prompts of 4,160 tokens, whose device had no room for all of them.
@@ -27,7 +28,7 @@ def found(*counted: dict[str, float]) -> FoundTokens:
         for counters in counted
         for name, value in counters.items()
     }
-    return found_tokens(changes)
+    return found_tokens(terms_of(changes))
 
 
 def test_prompts_that_were_looked_up_repeatedly_count_once():

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.described import run_tables
 from tests.unit.analysis.test_analysis_docs import documented
 from tests.unit.tables.test_level_tables import measurement, only  # noqa: F401  (a fixture)
 
 from kveval.load.reports import RequestRecord, Status
 from kveval.tables.levels.goodput import GOODPUT, goodput, limits_text, settle
 from kveval.tables.levels.requests import Requests
-from kveval.tables.levels.rows import run_tables
 
 LIMITS: dict[str, Any] = {"ttft_ms": 500.0, "e2e_ms": 3000.0}
 WINDOW = (100.0, 110.0)

@@ -11,22 +11,18 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.described import described_run, run_tables
 from tests.support.paths import DATA
 from tests.support.synthetic import run_description
 from tests.support.vllm_bench import result
 
 from kveval.load.reports.reading import read_report
 from kveval.load.reports.vllm_bench import results_of
-from kveval.store.run_file import IMPORTED, LevelRun, Run, RunFileError
+from kveval.store.run_file import IMPORTED, LevelRun, RunFileError
 from kveval.tables.levels.outcomes import outcomes_of
 from kveval.tables.levels.records import request_tokens
 from kveval.tables.levels.requests import Requests, delivered_tokens
-from kveval.tables.levels.rows import (
-    LevelsError,
-    level_row,
-    run_tables,
-    working_set_tokens,
-)
+from kveval.tables.levels.rows import LevelsError, level_row, working_set_tokens
 
 REPORT = DATA / "guidellm-0.8.1-0008.json.zst"
 START, END = 1795249881.91359, 1795249897.92842
@@ -394,7 +390,7 @@ def test_a_level_says_what_it_was_measured_under(
 
 def test_a_report_without_latencies_does_not_say_that_every_stream_was_busy() -> None:
     """`vllm bench serve` writes none unless it is asked for them, and requests in flight follow from latencies."""
-    described = msgspec.convert(run_description("m", "native-offload", 1, 1), Run)
+    described = described_run(run_description("m", "native-offload", 1, 1))
     run, entry = msgspec.structs.replace(described, engine=IMPORTED), LevelRun(level=8)
     for latencies, shortfall in ({}, 0.0), ({"mean_e2el_ms": None}, np.nan):
         (report,) = (

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.support.described import vllm
 from tests.support.paths import CONFIG
 
 from kveval.pcp.archive_tools import pack_archives
@@ -109,9 +110,9 @@ def test_metrics_of_several_nodes_become_one_number_and_one_line(
     recording: Path, name: str, expected: float
 ) -> None:
     metrics = parse_metrics({name: METRICS[name]})
-    reduced = SystemRecording(recording, metrics, "0.32.0").reduce(WINDOW)
+    reduced = SystemRecording(recording, metrics, vllm("0.32.0")).reduce(WINDOW)
     assert reduced.values[name] == pytest.approx(expected)
-    lines = timelines(recording, {name: METRICS[name]}, "0.32.0", *WINDOW)
+    lines = timelines(recording, {name: METRICS[name]}, vllm("0.32.0"), *WINDOW)
     line = lines[name]
     assert len(line) >= SECONDS - 7
     assert line.to_numpy() == pytest.approx(expected)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from tests.support.described import vllm
 from tests.support.paths import CONFIG
 from tests.support.synthetic import level_row
 
@@ -97,7 +98,9 @@ def reduced(
 ) -> tuple[float, WindowMetrics]:
     metrics = parse_metrics({"x": entry(**changes)})
     begin, end = START + round(first * SECOND), START + round(last * SECOND)
-    found = SystemRecording(recording, metrics, "0.32.0").reduce((begin, end), least=10)
+    found = SystemRecording(recording, metrics, vllm("0.32.0")).reduce(
+        (begin, end), least=10
+    )
     return found.values["x"], found
 
 
@@ -243,7 +246,7 @@ def levels(**changes: Any) -> pd.DataFrame:
 
 def test_metrics_join_their_level(recording: Path) -> None:
     catalogue = {"requests_running": entry()}
-    table = with_system_metrics(levels(), recording, catalogue, "0.32.0")
+    table = with_system_metrics(levels(), recording, catalogue, vllm("0.32.0"))
     assert (
         table["requests_running"][0],
         table["pcp_samples"][0],
@@ -255,12 +258,12 @@ def test_the_hit_ratio_is_followed_through_the_window(recording: Path) -> None:
     """30 of 40 tokens are found in every second of the recording."""
     catalogue = yaml.safe_load(CATALOGUE.read_text())
     bare = levels().drop(columns=catalogue.keys() & set(levels()))
-    table = with_system_metrics(bare, recording, catalogue, "0.32.0")
+    table = with_system_metrics(bare, recording, catalogue, vllm("0.32.0"))
     assert table.loc[
         0, ["hit_ratio_drift", "hit_ratio_drift_se"]
     ].tolist() == pytest.approx([0.0, 0.0], abs=1e-9)
     other = with_system_metrics(
-        levels(), recording, {"requests_running": entry()}, "0.32.0"
+        levels(), recording, {"requests_running": entry()}, vllm("0.32.0")
     )
     assert other[["hit_ratio_drift", "hit_ratio_drift_se"]].isna().all(axis=None)
 
@@ -270,7 +273,7 @@ def test_more_requests_in_the_server_than_were_sent_fails_the_level(
 ) -> None:
     catalogue = {"requests_running": entry(), "requests_waiting": entry(scale=0.25)}
     judged = outcome_columns([Outcome("steadiness", "fail", words="it rose")])
-    failed = with_system_metrics(levels(**judged), recording, catalogue, "0.32.0")
+    failed = with_system_metrics(levels(**judged), recording, catalogue, vllm("0.32.0"))
     assert failed["checks_failed"][0] == "steadiness;queues"
     (facts,) = [
         found.facts
@@ -324,7 +327,7 @@ def test_a_failed_level_has_no_window(recording: Path) -> None:
     table = levels()
     table["window_start"] = pd.NaT
     joined = with_system_metrics(
-        table, recording, {"requests_running": entry()}, "0.32.0"
+        table, recording, {"requests_running": entry()}, vllm("0.32.0")
     )
     assert np.isnan(joined["requests_running"][0])
     assert joined["pcp_notes"][0] == NO_WINDOW
@@ -443,12 +446,12 @@ def test_the_window_follows_the_clock_of_the_recording(recording: Path) -> None:
         "window_end": pd.Timestamp(START - 3 * SECOND),
     }
     assert (
-        with_system_metrics(levels(**early), recording, catalogue, "0", 10)["x"]
+        with_system_metrics(levels(**early), recording, catalogue, vllm("0"), 10)["x"]
         .isna()
         .all()
     )
     moved = with_system_metrics(
-        levels(**early, clock_offset_s=22.0), recording, catalogue, "0", 10
+        levels(**early, clock_offset_s=22.0), recording, catalogue, vllm("0"), 10
     )
     assert moved["x"].tolist() == [2.0]
     assert "clock_offset" in moved["checks_noted"][0]

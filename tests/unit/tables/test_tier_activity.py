@@ -6,7 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kveval.campaign.cell import Cell
-from kveval.store.run_file import Change, LevelRun, Run
+from kveval.conditions.facts import described
+from kveval.store.conditions import Change
+from kveval.store.run_file import LevelRun, Run
 from kveval.tables.system.lookups import ALL_TIERS, lookups, quantile
 from kveval.tables.system.tier_activity import COLUMNS, tier_activity
 
@@ -21,17 +23,19 @@ def run(scenario, level=4, **counters):
         name: Change(before=0.0, after=value, delta=value)
         for name, value in counters.items()
     }
-    return Run(
-        schema=1,
-        measurement="id",
-        run=1,
-        cell=Cell("tiny", scenario, 2000),
-        specification={"model": {"kv_bytes_per_token": 1024}},
-        engine="local",
-        weights="miniature",
-        started="",
-        finished="",
-        levels=[LevelRun(level=level, counters=changes)],
+    return described(
+        Run(
+            schema=1,
+            measurement="id",
+            run=1,
+            cell=Cell("tiny", scenario, 2000),
+            specification={"model": {"kv_bytes_per_token": 1024}},
+            engine="local",
+            weights="miniature",
+            started="",
+            finished="",
+            levels=[LevelRun(level=level, counters=changes)],
+        )
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.support import synthetic_campaign as campaign
+from tests.support.described import vllm
 
 from kveval.tables.system import timelines as module
 from kveval.tables.system.timelines import timelines
@@ -25,7 +26,7 @@ def timeline(
     start: int = START,
     end: int = END,
 ) -> pd.Series | None:
-    return timelines(recording, {"it": entry}, version, start, end).get("it")
+    return timelines(recording, {"it": entry}, vllm(version), start, end).get("it")
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +105,7 @@ def test_of_several_places_the_first_that_was_recorded_is_read(recording: Path) 
 def test_a_recording_is_read_once_for_several_entries(recording: Path) -> None:
     names = ["requests_running", "prefix_cache_hit_percent", "gpu_power_w"]
     entries = {name: campaign.METRICS[name] for name in names}
-    lines = timelines(recording, entries, "0.32.0", START, END)
+    lines = timelines(recording, entries, vllm("0.32.0"), START, END)
     assert [*lines] == names[:2]
     for name, line in lines.items():
         alone = timeline(recording, entries[name])

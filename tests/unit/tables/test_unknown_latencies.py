@@ -9,13 +9,14 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from tests.support.described import described_run
 from tests.support.guidellm_reports import Story, document
 from tests.support.synthetic import BASELINES, run_description, times
 from tests.support.vllm_bench import result
 
 from kveval.load.reports import LevelReport
 from kveval.load.reports.reading import decode_report
-from kveval.store.run_file import IMPORTED, LevelRun, Run
+from kveval.store.run_file import IMPORTED
 from kveval.tables.levels.activity import required_counters
 from kveval.tables.levels.goodput import GOODPUT
 from kveval.tables.levels.latencies import parse_reasons, unknown_latencies
@@ -72,11 +73,10 @@ def row_of(
     scenario: str, run: int, found: LevelReport, **changes: Any
 ) -> dict[str, Any]:
     counters = {"vllm:hits_total": {"before": 0.0, "after": 5e4, "delta": 5e4}}
-    entry = msgspec.convert(
-        {"level": STREAMS, "status": "ok", "counters": counters}, LevelRun
-    )
+    entry = {"level": STREAMS, "status": "ok", "counters": counters}
     blocks = 0 if scenario == "no-offload" else 10_000
     described = run_description("Qwen3-0.6B", scenario, blocks, run) | changes
+    described["levels"] = [entry]
     described["specification"]["workload"] = {
         "turns": 1,
         "seconds": 600,
@@ -84,9 +84,8 @@ def row_of(
         "prefix_count": 4,
     }
     required = required_counters(described["exercised"]["required"])
-    return level_row(
-        msgspec.convert(described, Run), entry, found, "0.8.1", required, LIMITS
-    ) | {
+    stored = described_run(described)
+    return level_row(stored, stored.levels[0], found, "0.8.1", required, LIMITS) | {
         **times(scenario, run),
         # The story repeats itself to the digit; runs differ by a per cent.
         **{"configuration": scenario, "checks_failed": ""},

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from tests.support.described import run_tables
 from tests.support.guidellm_reports import START
 from tests.support.import_sheets import plan
 from tests.support.result_trees import HOUR, LMCACHE, native, write_level
@@ -14,7 +15,6 @@ from tests.support.result_trees import HOUR, LMCACHE, native, write_level
 from kveval.importing.run import import_run
 from kveval.store.run_file import stored_run
 from kveval.store.store import Store
-from kveval.tables.levels.rows import run_tables
 from kveval.verdict import verdict_words as words
 from kveval.verdict.verdicts import compare_all
 

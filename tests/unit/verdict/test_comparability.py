@@ -14,14 +14,14 @@ from tests.gates.library import CATALOGUES
 from tests.support.synthetic import BASELINES, levels_table
 
 from kveval.campaign.campaign_file import Comparison
+from kveval.conditions.record import planned_record
 from kveval.configuration.loading import load_config
 from kveval.stacks.vllm import VLLM
 from kveval.stacks.vllm_settings import SETTINGS
-from kveval.tables.conditions import (
+from kveval.store.conditions import (
     NO_ARGUMENTS,
     NO_CONNECTOR_OF_ARM,
     conditions_text,
-    planned_conditions,
 )
 from kveval.verdict import verdict_words as words
 from kveval.verdict.comparability import EXEMPT, RULES, differences_between
@@ -43,7 +43,7 @@ def recorded() -> dict[str, str]:
     config = load_config(CATALOGUES / "campaigns" / "feb-2026.yaml", CATALOGUES)
     cell = config.cell("Qwen3-8B/native-offload/10000")
     return {
-        **planned_conditions(config.specification(cell).to_json()),
+        **planned_record(config.specification(cell).to_json()),
         "versions/guidellm": "0.8.1",
         "versions/kveval": "0.1.0",
         "versions/pcp": "6.0.3",
@@ -200,7 +200,7 @@ def planned_pairs(
     config = load_config(path, CATALOGUES)
     for part in (config, *(compared for _, compared in config.compared)):
         records = {
-            cell: planned_conditions(part.specification(cell).to_json())
+            cell: planned_record(part.specification(cell).to_json())
             for cell in part.cells
         }
         pairs = [
@@ -290,7 +290,7 @@ def test_differences_are_the_same_whichever_side_is_the_arm(
 
 
 def test_arguments_that_nobody_recorded_are_no_defaults() -> None:
-    record = planned_conditions({"argv": [], "env": {"VLLM_USE_V1": "1"}})
+    record = planned_record({"argv": [], "env": {"VLLM_USE_V1": "1"}})
     assert record == {"variable/VLLM_USE_V1": "1", NO_ARGUMENTS: "true"}
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from tests.support.described import described_run
 from tests.support.synthetic import (
     BASELINES,
     levels_table,
@@ -41,7 +41,7 @@ def run_of(
         "model": {"tensor_parallel_size": 2},
         **specification,
     }
-    return msgspec.convert(described, Run)
+    return described_run(described)
 
 
 def row_of(table: pd.DataFrame, scenario: str) -> dict[str, Any]:

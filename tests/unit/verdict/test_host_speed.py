@@ -3,14 +3,14 @@
 import math
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from benchmarks import bench_host_speed as simulated
+from tests.support.described import described_run
 from tests.support.synthetic import run_description
 
 from kveval.host import work
-from kveval.store.run_file import HostWork, LevelRun, Run
+from kveval.store.run_file import HostWork, LevelRun
 from kveval.tables.cells import THROUGHPUT
 from kveval.tables.levels.rows import failed_row
 from kveval.verdict.host_speed import host_speeds
@@ -72,7 +72,7 @@ def test_a_host_that_cannot_be_why_is_not_named(
 def test_the_speed_of_a_level_is_pieces_of_work_in_a_second(
     done: HostWork | None, speed: float
 ) -> None:
-    run = msgspec.convert(run_description("m", "no-offload", 0, 1), Run)
+    run = described_run(run_description("m", "no-offload", 0, 1))
     row = failed_row(run, LevelRun(8, "failed", host_work=done))
     assert row["host_speed"] == pytest.approx(speed, nan_ok=True)
 

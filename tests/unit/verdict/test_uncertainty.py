@@ -11,6 +11,7 @@ import pytest
 from benchmarks import bench_statistics as simulated
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.described import run_tables
 from tests.support.guidellm_reports import Story, document
 from tests.support.synthetic import BASELINES, levels_table, run_description
 
@@ -20,7 +21,6 @@ from kveval.report.data.comparisons import effect_text
 from kveval.report.data.vocabulary import CANNOT_TELL_YET, verdict_of
 from kveval.tables.levels.goodput import GOODPUT
 from kveval.tables.levels.outcomes import outcome_columns, warn
-from kveval.tables.levels.rows import run_tables
 from kveval.verdict.findings import read_findings
 from kveval.verdict.verdict_words import (
     BETTER,

@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from tests.support.described import collect_described
 from tests.support.stored_runs import CELL, measured, pointed
 
 from kveval.store.run_file import (
     RunFileError,
-    collect_runs,
     collected_runs,
     pointed_run,
     scenario_name,
@@ -55,7 +55,7 @@ def test_a_shared_run_in_a_list_has_no_place_that_others_could_open(
     pointer, outputs, tmp_path
 ):
     share_run(pointer, *outputs)
-    collect_runs([outputs[0], pointer], tmp_path / "runs.jsonl.zst")
+    collect_described([outputs[0], pointer], tmp_path / "runs.jsonl.zst")
     assert [run.place for run in collected_runs(tmp_path / "runs.jsonl.zst")] == [
         "",
         str(stored_run(pointer)),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.campaign.cell import Cell
+from kveval.conditions.facts import described
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
 from kveval.host.processes import announce_workflow, signals_deferred
@@ -149,10 +150,11 @@ def values_of(config: Config, cell: Cell, run: int) -> tuple[Values, list[str]]:
     if not pointer.exists():
         return {}, []
     place = stored_run(pointer)
-    table, _ = run_tables(place, config.required_counters(cell))
+    ran = described(read_run(place))
+    table, _ = run_tables(ran, place, config.required_counters(cell))
     values: Values = {}
     reasons = []
-    primed = {level.level: level.primed for level in read_run(place).levels}
+    primed = {level.level: level.primed for level in ran.levels}
     for row in table.to_dict("records"):
         level = int(row["level"])
         named = {str(key): value for key, value in row.items()}

@@ -33,7 +33,7 @@ class ReportPlan:
 
     `scenarios`: name -> title, baseline (None for a baseline itself) and `required`, the counters that the arm
     requires; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
-    named model, even if a miniature was served; `server_version`: the declared release. `goodput`: latency limits, see
+    named model, even if a miniature was served; `goodput`: latency limits, see
     `analysis.levels.goodput`, and `prices`, see `verdict.costs`; empty if none are declared.
     """
 
@@ -48,7 +48,6 @@ class ReportPlan:
     alpha: float = 0.05
     primary: str = THROUGHPUT
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    server_version: str = "0"
     goodput: Mapping[str, Any] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
     # Runs of each of `cells`, if they differ: a baseline that is measured again has more.

@@ -25,12 +25,11 @@ class FigureData:
     `levels`: complete_metrics.csv, `peaks`: peak_throughput_all.csv, `comparison`: comparison.csv. `footer`: engine,
     weights and hardware in one line. `runs`: the runs behind `levels`. `parameters`: model -> its size, for the order.
     `baselines`: scenarios that others are compared with; `intermediate_baselines`: those that have a baseline themselves.
-    `device`: GPU or CPU. `level_unit`: the unit of levels. `tiers`: capacities of the measured cells. `recordings`: cell and
-    run -> pcp.parquet; `metrics`: the content of config/metrics.yaml, `server_version`: the server's release, which
-    determines the names in the recordings. `goodput_unit`: the unit of goodput, requests or sessions. `narrow`: whether a
-    figure is to be as wide as the screen of a phone, with its panels below each other, and without title and footer, which
-    the page has beside it. `predicted_hits`, `hits`, `waterfall`: the tables of these names, empty where nothing was
-    predicted.
+    `device`: GPU or CPU. `level_unit`: the unit of levels. `tiers`: capacities of the measured cells. `recordings`: cell
+    and run -> pcp.parquet; `metrics`: the content of config/metrics.yaml. `goodput_unit`: the unit of goodput, requests
+    or sessions. `narrow`: whether a figure is to be as wide as the screen of a phone, with its panels below each other,
+    and without title and footer, which the page has beside it. `predicted_hits`, `hits`, `waterfall`: the tables of these
+    names, empty where nothing was predicted.
     """
 
     levels: pd.DataFrame
@@ -47,7 +46,6 @@ class FigureData:
     tiers: Mapping[Cell, Tiers] = field(default_factory=dict)
     recordings: Mapping[tuple[Cell, int], Path] = field(default_factory=dict)
     metrics: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    server_version: str = "0"
     goodput_unit: str = "requests"
     narrow: bool = False
     predicted_hits: pd.DataFrame = field(default_factory=pd.DataFrame)

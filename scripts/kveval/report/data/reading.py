@@ -91,7 +91,6 @@ def figure_data(plan: ReportPlan, measured: Measured) -> FigureData:
         hits=measured.hits,
         waterfall=measured.waterfall,
         metrics=plan.metrics,
-        server_version=plan.server_version,
         goodput_unit=plan.goodput.get("of", "requests"),
     )
 

@@ -15,13 +15,9 @@ from kveval.campaign.size import Size, size_range
 from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import Workload, workload_of
 from kveval.report.data.numbers import NumberText
-from kveval.stacks.registry import SERVERS, SIDECARS
 from kveval.store.run_file import Run
 
-_TOOLS = {
-    **{"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"},
-    **{name: program.title for name, program in SIDECARS.items()},
-}
+_TOOLS = {"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"}
 WEIGHTS = {
     "miniature": "random-weight miniature, not the named model",
     "random": "random weights, full geometry",
@@ -35,7 +31,7 @@ def footer(runs: Sequence[Run], name: str) -> str:
     if not runs:
         return f"campaign {name}"
     kind = WEIGHTS.get(runs[0].weights, runs[0].weights)
-    named = {*(server.title for server in SERVERS.values()), _TOOLS["guidellm"]}
+    named = {*(run.described.server for run in runs), _TOOLS["guidellm"]}
     software = ", ".join(
         f"{tool} {version}"
         for tool, version in versions_by_title(runs).items()
@@ -106,7 +102,9 @@ def versions_by_tool(runs: Sequence[Run]) -> dict[str, dict[str, None]]:
 
 def versions_by_title(runs: Sequence[Run]) -> dict[str, str]:
     """Return the title of each tool -> its version as measured; several, joined by a slash, if the runs differ."""
-    titles = {name: server.title for name, server in SERVERS.items()} | _TOOLS
+    titles = dict(_TOOLS)
+    for run in runs:
+        titles |= run.described.titles
     return {
         titles.get(tool, tool): " / ".join(seen)
         for tool, seen in versions_by_tool(runs).items()

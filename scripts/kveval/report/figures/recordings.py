@@ -45,10 +45,11 @@ def level_timeline(data: FigureData, model: str) -> Figure:
         for cell in data.cells_of(model)
         if (window := _window(data, cell, level))
     ]
+    conditions = {(run.cell, run.run): run.described for run in data.runs}
     drawn: dict[tuple[Cell, str], pd.Series[float]] = {}
     for cell, (run, start, end) in cells:
         parquet = data.recordings[cell, run]
-        recorded = timelines(parquet, entries, data.server_version, start, end)
+        recorded = timelines(parquet, entries, conditions[cell, run], start, end)
         drawn |= {(cell, name): values for name, values in recorded.items()}
     names = {name for _, name in drawn}
     shown = {title: lines for title, lines in _COLUMNS.items() if names & lines.keys()}

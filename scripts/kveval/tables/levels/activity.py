@@ -15,13 +15,8 @@ from typing import Any
 
 import msgspec
 
-from kveval.store.run_file import (
-    IMPORTED,
-    Change,
-    LevelRun,
-    RequiredCounter,
-    Run,
-)
+from kveval.store.conditions import Change
+from kveval.store.run_file import IMPORTED, LevelRun, RequiredCounter, Run
 from kveval.tables.levels.server_counters import looked_up_tokens
 
 SWITCHED_OFF = "switched off"
@@ -66,19 +61,21 @@ class Activity:
 def level_activity(
     required: Sequence[RequiredCounter],
     counters: Mapping[str, Change],
+    counted: Mapping[str, Change],
     kv_bytes_per_token: int | None,
     *,
     absent_is_zero: bool = True,
 ) -> Activity:
     """Decide whether an arm was active in a level, by the counters that it requires.
 
-    `counters`: the change of each of the server's counters during the level, by name. `kv_bytes_per_token`: of the model
+    `counters`: the change of each of the server's counters during the level, by name; `counted`: by term.
+    `kv_bytes_per_token`: of the model
     as served, over all ranks; None if nothing says it. `absent_is_zero`: a counter with labels appears in a server's
     metrics when it first rises, so one that is absent there stands at 0; in a recording it may be one that was not
     recorded. Where no counter was read, none is known.
     """
     absent = 0.0 if counters and absent_is_zero else None
-    prompt_tokens = looked_up_tokens(counters)
+    prompt_tokens = looked_up_tokens(counted)
     tokens = 0.0 if math.isnan(prompt_tokens) else _LEAST_SERVED_SHARE * prompt_tokens
     least = {"tokens": tokens, "bytes": tokens * (kv_bytes_per_token or 0)}
     return Activity(
@@ -106,6 +103,7 @@ def activity_at(
     return level_activity(
         run.required_counters if required is None else required,
         level.counters,
+        level.counted,
         run.kv_bytes_per_token,
         absent_is_zero=run.engine != IMPORTED,
     )

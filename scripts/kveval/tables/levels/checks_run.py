@@ -8,18 +8,11 @@ from typing import Any
 import numpy as np
 from packaging.version import InvalidVersion, Version
 
-from kveval.campaign import sizing
+from kveval.campaign.size import GIB
 from kveval.campaign.types import BLOCK_TOKENS, on_cpu
 from kveval.host.disturbance import DISTURBED_PERCENT
 from kveval.load.reports.vllm_bench import VLLM_BENCH
-from kveval.stacks.registry import (
-    IMPORTED_SERVER,
-    SERVERS,
-    find_server,
-    server_version,
-    wrong_answers,
-)
-from kveval.store.run_file import Answers, Run
+from kveval.store.run_file import Answers
 from kveval.tables.levels.activity import SWITCHED_OFF
 from kveval.tables.levels.checks_level import JudgedLevel
 from kveval.tables.levels.outcomes import Outcome, check, fail, note, warn
@@ -143,7 +136,7 @@ def _changed_answers(comparison: Answers) -> tuple[str, dict[str, Any]]:
 @check("R13")
 def known_wrong_answers(level: JudgedLevel) -> Outcome | None:
     """The server's arguments are not among those that are known to give wrong answers."""
-    reason = wrong_answers(level.run.specification)
+    reason = level.run.described.wrong_answers
     if not reason:
         return None
     return fail("invalid: {reason}; it must be measured again", reason=reason)
@@ -155,7 +148,7 @@ def provenance(level: JudgedLevel) -> Iterator[Outcome]:
     run = level.run
     known = {
         "the server's arguments": run.server.get("argv"),
-        f"the version of {_server_title(run)}": server_version(run.versions),
+        f"the version of {run.described.server}": run.described.server_version,
         "the version of GuideLLM": run.versions.get("guidellm")
         or run.versions.get("load generator"),
     }
@@ -177,15 +170,6 @@ def provenance(level: JudgedLevel) -> Iterator[Outcome]:
             versions_run=[run.versions[tool] for tool in differing],
             versions_declared=[*differing.values()],
         )
-
-
-def _server_title(run: Run) -> str:
-    """Name the server as far as the run records it; imported runs may not."""
-    return (
-        find_server(run.versions)
-        or find_server(run.specification.get("versions", {}))
-        or IMPORTED_SERVER
-    ).title
 
 
 @check("R16")
@@ -217,11 +201,10 @@ def disturbed(level: JudgedLevel) -> Iterator[Outcome]:
 @check("R15")
 def kv_bytes(level: JudgedLevel) -> Iterator[Outcome]:
     """Bytes per token and the tier's size follow from the model's geometry."""
-    model, budget = level.run.specification.get("model", {}), level.run.budget
-    geometry, declared = model.get("geometry"), level.run.kv_bytes_per_token
-    if not geometry or declared is None:
+    budget, declared = level.run.budget, level.run.kv_bytes_per_token
+    expected = level.run.described.kv_bytes_per_token
+    if expected is None or declared is None:
         return
-    expected = _bytes_per_token(model, geometry)
     size, tokens = budget.get("tier_bytes"), budget.get("tokens")
     if declared != expected:
         yield fail(
@@ -239,33 +222,11 @@ def kv_bytes(level: JudgedLevel) -> Iterator[Outcome]:
                 "the tier has {tier_gb:.3g} GB ({tier_gib:.3g} GiB), its {tokens:,} tokens need {needed_gb:.3g} GB"
                 " ({needed_gib:.3g} GiB)",
                 tier_gb=size / 1e9,
-                tier_gib=sizing.gib(size),
+                tier_gib=size / GIB,
                 tokens=tokens,
                 needed_gb=needed / 1e9,
-                needed_gib=sizing.gib(needed),
+                needed_gib=needed / GIB,
             )
-
-
-def _bytes_per_token(model: dict[str, Any], geometry: dict[str, Any]) -> int:
-    layers = geometry["layers"] - geometry.get("recurrent", {}).get("layers", 0)
-    ranks = int(model.get("tensor_parallel_size", 1))
-    kv_dtype, dtype = (
-        model.get("kv_cache_dtype", "auto"),
-        model.get("dtype", "bfloat16"),
-    )
-    element = sizing.element_bytes(kv_dtype, dtype)
-    if latent := geometry.get("latent"):
-        return int(ranks * layers * (latent["rank"] + latent["rope_dim"]) * element)
-    window = geometry.get("sliding", {})
-    others = {**geometry, **window, "layers": window.get("layers", 0)}
-    values = 0
-    for kind, count in (
-        (geometry, layers - others["layers"]),
-        (others, others["layers"]),
-    ):
-        heads = max(1, kind["kv_heads"] // ranks) * ranks
-        values += count * heads * kind["head_dim"]
-    return int(2 * values * element)
 
 
 @check("R15")
@@ -327,7 +288,7 @@ def tier_capacity(level: JudgedLevel) -> Outcome | None:
     return note(
         "the server uses {beyond_mib:,.1f} MiB more than the tier's {tier_gib:.3g} GiB",
         beyond_mib=beyond / 2**20,
-        tier_gib=sizing.gib(held),
+        tier_gib=held / GIB,
     )
 
 
@@ -353,31 +314,22 @@ def hardware_probed(level: JudgedLevel) -> Iterator[Outcome]:
     elif gpus and cache > memory:
         yield fail(
             "a cache of {cache_gib:.3g} GiB does not fit {memory_gib:.3g} GiB of GPU memory",
-            cache_gib=sizing.gib(cache),
-            memory_gib=sizing.gib(memory),
+            cache_gib=cache / GIB,
+            memory_gib=memory / GIB,
         )
 
 
 @check("R19")
 def counter_names(level: JudgedLevel) -> Iterator[Outcome]:
     """The counters that the arm requires have names that this server can have."""
-    required = [entry.counter for entry in level.run.required_counters]
-    names = {name: name.partition("{")[0] for name in required}
-    invented = frozenset().union(
-        *(server.invented_counters for server in SERVERS.values())
-    )
-    wrong = sorted(
-        name
-        for name, plain in names.items()
-        if {plain, plain.removesuffix("_total")} & invented
-    )
+    wrong = level.run.described.invented_counters
     if wrong:
         yield fail(
             "no version of {server} has {counters}",
-            server=_server_title(level.run),
+            server=level.run.described.server,
             counters=wrong,
         )
-    elif required and not level.entry.counters:
+    elif level.run.required_counters and not level.entry.counters:
         yield warn(
             "none of the server's counters were read, so nothing proves the arm active"
         )

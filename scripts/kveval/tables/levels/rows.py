@@ -15,19 +15,12 @@ from kveval.load.reports import LevelReport, LoadReport
 from kveval.load.reports.reading import read_report
 from kveval.load.sample_sizes import WARMUP_S, WARMUP_SHARE
 from kveval.load.workload import workload_of
+from kveval.store.conditions import CONDITIONS_COLUMN, Change, conditions_text
 from kveval.store.run_file import (
     IMPORTED,
-    Change,
     LevelRun,
     RequiredCounter,
     Run,
-    read_run,
-    renamed,
-)
-from kveval.tables.conditions import (
-    CONDITIONS_COLUMN,
-    conditions_of,
-    conditions_text,
 )
 from kveval.tables.levels import (
     aggregates,
@@ -43,12 +36,9 @@ from kveval.tables.levels.activity import (
 )
 from kveval.tables.levels.checks_level import JudgedLevel
 from kveval.tables.levels.configuration import (
-    arm_settings,
     declared_work,
-    effective_configuration,
     gpu_conditions,
     machine,
-    server_build,
 )
 from kveval.tables.levels.goodput import goodput, unknown_goodput
 from kveval.tables.levels.latencies import reasons_text, unknown_latencies
@@ -73,22 +63,19 @@ class LevelsError(Failure):
 
 
 def run_tables(
+    run: Run,
     directory: Path,
     required: Sequence[Mapping[str, Any]] | None = None,
-    scenario: str | None = None,
     limits: Mapping[str, Any] | None = None,
-    conditions: str | None = None,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Read a measurement's folder and return its levels and its requests as tables.
+    """Return the levels and the requests of a run, which was read with its conditions, as tables.
 
-    `required`: the counters that the arm requires (`counter`, `at_least`, `unit`) according to the current catalogue; None
-    for those of the catalogue when the run was measured. `scenario`: name for the run's scenario, its own if None.
-    `limits`: the campaign's goodput, see `levels.goodput`; without it there are no columns of goodput. `conditions`: those
-    of the run, see `analysis.conditions`; None where no file has them, so that they are made here.
+    `directory`: its stored folder. `required`: the counters that the arm requires (`counter`, `at_least`, `unit`)
+    according to the current catalogue; None for those of the catalogue when the run was measured. `limits`: the
+    campaign's goodput, see `levels.goodput`; without it there are no columns of goodput.
     Raises RunFileError, ReportError or LevelsError with the file that is wrong. A level that failed while measuring
     is a row of NaN that fails the check `level_failed`.
     """
-    run = renamed(read_run(directory), scenario)
     counters = (
         run.required_counters if required is None else required_counters(required)
     )
@@ -114,7 +101,7 @@ def run_tables(
             "datetime64[ns, UTC]"
         )
     table["exercised"] = table["exercised"].astype("boolean")
-    table[CONDITIONS_COLUMN] = conditions or conditions_text(conditions_of(run))
+    table[CONDITIONS_COLUMN] = conditions_text(run.described.record)
     requests = request_rows(benchmarks)
     requests.insert(0, "run", run.run)
     return table, requests
@@ -205,7 +192,7 @@ def level_row(
         "first_visit_share": visits,
         "unshared_share": unshared,
         **(_goodput(judged, limits) if limits else {}),
-        **_server_side(level.counters, received, run.kv_bytes_per_token or np.nan),
+        **_server_side(level.counted, received, run.kv_bytes_per_token or np.nan),
         "exercised": activity.active,
         "activity": activity_word(run, activity),
         "turns_seen": _turns_seen(report),
@@ -263,9 +250,9 @@ def _identity(run: Run, level: LevelRun) -> dict[str, Any]:
         "engine": run.engine,
         "weights": run.weights,
         "level": level.level,
-        "configuration": effective_configuration(run),
-        "server_build": server_build(run),
-        "arm_settings": arm_settings(run),
+        "configuration": run.described.configuration,
+        "server_build": run.described.server_build,
+        "arm_settings": run.described.arm_settings,
         "run_started": run.started,
         "run_finished": run.finished,
         "hardware": machine(run),

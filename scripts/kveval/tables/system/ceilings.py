@@ -46,7 +46,7 @@ def request_means(runs: Sequence[Run], rows: pd.DataFrame, level: int) -> Reques
     The counters are divided among requests by their prompts' share of the tokens looked up in the device's cache.
     """
     counted = [
-        entry.counters for run in runs for entry in run.levels if entry.level == level
+        entry.counted for run in runs for entry in run.levels if entry.level == level
     ]
     sums = {}
     for name in _COUNTERS:

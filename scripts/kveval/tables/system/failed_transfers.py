@@ -36,4 +36,4 @@ def _delta(entry: LevelRun, name: str) -> float:
     """Return the rise of a counter, given by its own name or as a term of servers; NaN where it is not counted."""
     if name in entry.counters:
         return entry.counters[name].delta
-    return server_delta(entry.counters, name)
+    return server_delta(entry.counted, name)

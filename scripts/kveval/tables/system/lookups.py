@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kveval.stacks.registry import names_on_wire
 from kveval.store.run_file import LevelRun
 
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
@@ -68,10 +67,9 @@ def _samples(
     levels: Sequence[LevelRun], term: str
 ) -> Iterator[tuple[dict[str, str], float]]:
     """Yield the labels and the rise of each labelled sample of a term."""
-    names = tuple(f"{name}{{" for name in names_on_wire(term))
     for level in levels:
-        for name, change in level.counters.items():
-            if name.startswith(names):
+        for name, change in level.counted.items():
+            if name.startswith(f"{term}{{"):
                 yield dict(_LABEL.findall(name)), change.delta
 
 

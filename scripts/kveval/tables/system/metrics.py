@@ -15,14 +15,15 @@ import numpy as np
 import pandas as pd
 from pydantic import ValidationError
 
-from kveval.campaign.metric import Metric, MetricSource, name_for
+from kveval.campaign.metric import Metric, MetricSource
 from kveval.estimators.spreads import Array
 from kveval.host.errors import Failure
-from kveval.stacks.registry import recorded_as
+from kveval.store.conditions import RunConditions
 from kveval.tables.csv_files import BY_INSTANCE, NOTES, SAMPLES
 from kveval.tables.levels.outcomes import Outcome, add_outcomes, checks_in, run_checks
 from kveval.tables.system import checks_system
 from kveval.tables.system.checks_system import WindowMetrics
+from kveval.tables.system.recorded import recorded_names
 from kveval.tables.system.windows import CounterSeries, Gauge, Window, select_series
 from pcp_parquet.parquet.reading import samples_of
 
@@ -92,13 +93,11 @@ class SystemRecording:
     """The metrics of one run's pcp.parquet, read once for all levels. Raises ValueError if it is not a recording."""
 
     def __init__(
-        self, parquet: Path, metrics: Mapping[str, Metric], version: str
+        self, parquet: Path, metrics: Mapping[str, Metric], ran: RunConditions
     ) -> None:
-        """Read the PCP metrics that `metrics` name for this `version` of the server."""
+        """Read the PCP metrics that `metrics` name for the server that `ran`."""
         self._metrics = metrics
-        self._sources = {
-            key: _sources(metric, version) for key, metric in metrics.items()
-        }
+        self._sources = {key: _sources(metric, ran) for key, metric in metrics.items()}
         names = {
             name
             for sources in self._sources.values()
@@ -231,25 +230,16 @@ class _Source:
         return (*self.names, *self.over)
 
 
-def _sources(metric: Metric, version: str) -> list[_Source]:
+def _sources(metric: Metric, ran: RunConditions) -> list[_Source]:
     sources = []
     for entry in (metric, *metric.alternatives):
-        expressions = [
-            name_for(names or {}, version)
-            for names in (entry.pcp or entry.numerator, entry.denominator)
-        ]
-        if expressions[0] is None or (
-            metric.reduction == "ratio" and expressions[1] is None
-        ):
-            continue
-        for written in recorded_as(
-            [expression or "" for expression in expressions], version
-        ):
-            sources.append(
-                _Source(
-                    entry, written[0], written[1] if metric.reduction == "ratio" else ()
-                )
-            )
+        parts = [entry.pcp or entry.numerator]
+        if metric.reduction == "ratio":
+            parts.append(entry.denominator)
+        names = [recorded_names(part or {}, ran) for part in parts]
+        recorded = [part for part in names if part is not None]
+        if len(recorded) == len(parts):
+            sources.append(_Source(entry, *recorded))
     return sources
 
 
@@ -404,17 +394,17 @@ def with_system_metrics(
     levels: pd.DataFrame,
     recording: Path,
     catalogue: Mapping[str, Any],
-    version: str,
+    ran: RunConditions,
     min_samples: int = MIN_SAMPLES,
 ) -> pd.DataFrame:
     """Add the system metrics of every level's window to a run's table of levels, with pcp_samples and pcp_notes.
 
-    `recording`: the run's pcp.parquet. The windows are those of the load generator, shifted by the clock offset of the
-    run; a level without one gets NaN and a note. Checks that need the recording run here; their outcomes are added to
-    those of the row.
+    `recording`: the run's pcp.parquet; `ran`: the run's conditions. The windows are those of the load generator, shifted
+    by the clock offset of the run; a level without one gets NaN and a note. Checks that need the recording run here; their
+    outcomes are added to those of the row.
     """
     metrics = parse_metrics(catalogue)
-    opened = SystemRecording(recording, metrics, version)
+    opened = SystemRecording(recording, metrics, ran)
     rows: list[dict[str, Any]] = []
     outcomes: list[list[Outcome]] = []
     for record in levels.to_dict("records"):

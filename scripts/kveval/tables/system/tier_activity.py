@@ -13,12 +13,9 @@ import numpy as np
 import pandas as pd
 
 from kveval.campaign.cell import CELL_COLUMNS
-from kveval.stacks import lmcache
-from kveval.stacks.keyvalue import STORES
 from kveval.store.run_file import LevelRun, Run
 from kveval.tables.levels.server_counters import found_tokens, server_delta
 
-_ENTRIES = ("file_tier_files", "redis_keys", "valkey_keys")
 COLUMNS = {
     "prompt_tokens": "prompt tokens that the device's cache was asked for",
     "device_hit_percent": "of these, found on the device",
@@ -55,43 +52,37 @@ def tier_activity(runs: Sequence[Run]) -> pd.DataFrame:
 
 
 def _row(level: LevelRun, run: Run) -> dict[str, float]:
-    change = {name: counter.delta for name, counter in level.counters.items()}
-    after = {name: counter.after for name, counter in level.counters.items()}
-    served = partial(server_delta, level.counters)
-    found, per_token = (
-        found_tokens(level.counters),
-        run.kv_bytes_per_token or np.nan,
-    )
-    chunk_mb = lmcache.CHUNK_TOKENS * per_token / 1e6
-    chunks_loaded, chunks_stored, store_hits = (
-        change.get(f"lmcache_mp_{name}_total", np.nan)
-        for name in ("num_chunks_loaded", "l1_write_chunks", "lookup_hit_l2_tokens")
-    )
+    counted = level.counted
+    served = partial(server_delta, counted)
+    found, per_token = found_tokens(counted), run.kv_bytes_per_token or np.nan
+    token_mb = per_token / 1e6
     loaded_tokens = served("offload_load_bytes") / per_token
-    store_read = [change.get(f"{name}_sent_bytes_total", np.nan) for name in STORES]
-    store_written = [
-        change.get(f"{name}_received_bytes_total", np.nan) for name in STORES
-    ]
+    entries = counted.get("second_entries")
     return {
         "prompt_tokens": found.prompts,
         "device_hit_percent": _share(found.device, found.prompts),
         "external_hit_percent": _share(found.behind, found.prompts),
-        "store_hit_percent": _share(store_hits, found.prompts),
+        "store_hit_percent": _share(served("store_hit_tokens"), found.prompts),
         "loaded_mb": _first(
-            served("offload_load_bytes") / 1e6, chunks_loaded * chunk_mb
+            served("offload_load_bytes") / 1e6, served("tier_loaded_tokens") * token_mb
         ),
         "stored_mb": _first(
-            served("offload_store_bytes") / 1e6, chunks_stored * chunk_mb
+            served("offload_store_bytes") / 1e6, served("tier_stored_tokens") * token_mb
         ),
         "requests_preempted": served("requests_preempted"),
         # What the server loads again for a preempted request is not counted as a hit of its prompt.
         "reloaded_tokens": float(
             np.maximum(0, loaded_tokens - served("external_prefix_cache_hits"))
         ),
-        "second_read_mb": _first(served("file_tier_read_bytes"), *store_read) / 1e6,
-        "second_written_mb": _first(served("file_tier_written_bytes"), *store_written)
+        "second_read_mb": _first(
+            served("file_tier_read_bytes"), served("store_read_bytes")
+        )
         / 1e6,
-        "second_entries": _first(*(after.get(name, np.nan) for name in _ENTRIES)),
+        "second_written_mb": _first(
+            served("file_tier_written_bytes"), served("store_written_bytes")
+        )
+        / 1e6,
+        "second_entries": np.nan if entries is None else entries.after,
     }
 
 

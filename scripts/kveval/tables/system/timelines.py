@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from kveval.campaign.metric import name_for
-from kveval.stacks.registry import recorded_as
+from kveval.store.conditions import RunConditions
 from kveval.tables.system.metrics import UNIT_FACTORS
+from kveval.tables.system.recorded import recorded_names
 from kveval.tables.system.windows import Gauge, ValuesByTime, Window, select_series
 from pcp_parquet.parquet.rates import rates_of
 from pcp_parquet.parquet.reading import Samples, samples_of
@@ -25,7 +25,7 @@ HOSTS_APART_NS = 2_000_000_000
 def timelines(
     parquet: Path,
     entries: Mapping[str, Mapping[str, Any]],
-    version: str,
+    ran: RunConditions,
     start_ns: int,
     end_ns: int,
 ) -> dict[str, pd.Series[float]]:
@@ -34,19 +34,19 @@ def timelines(
     Counters become rates per second, and have no point where they were reset or the recording was interrupted. Instances
     are combined as the entry says; of several sources the first that was recorded is read. A ratio is that of its
     counters' increases over RATIO_SAMPLES samples, NaN where the denominator did not increase. An entry of which nothing
-    was recorded, or whose unit cannot be converted, has no timeline. `version` is the server's. Raises ValueError for a
+    was recorded, or whose unit cannot be converted, has no timeline. `ran`: the run's conditions. Raises ValueError for a
     file that is no recording.
     """
     sources = [
         source
         for entry in entries.values()
         for part in _parts(entry)
-        for source in _sources(part, version)
+        for source in _sources(part, ran)
     ]
     names = {name for _, metrics in sources for name in metrics}
     samples, archive = samples_of(parquet, names)
     window = (start_ns, end_ns)
-    recording = _Recording(samples, archive.marks_ns, version, window)
+    recording = _Recording(samples, archive.marks_ns, ran, window)
     lines = {name: recording.line(entry) for name, entry in entries.items()}
     return {name: line for name, line in lines.items() if line is not None}
 
@@ -62,15 +62,13 @@ def _parts(entry: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _sources(
-    entry: Mapping[str, Any], version: str
+    entry: Mapping[str, Any], ran: RunConditions
 ) -> Iterator[tuple[Mapping[str, Any], Sequence[str]]]:
     """Yield what an entry may be read from, with the metrics that are added up for it."""
     for source in (entry, *entry.get("alternatives", ())):
         names = source.get("pcp", {})
-        expression = name_for(
-            {"*": names} if isinstance(names, str) else names, version
-        )
-        for (metrics,) in recorded_as([expression or ""], version):
+        metrics = recorded_names({"*": names} if isinstance(names, str) else names, ran)
+        if metrics is not None:
             yield {**entry, **source}, metrics
 
 
@@ -80,7 +78,7 @@ class _Recording:
 
     samples: Mapping[str, Samples]
     marks_ns: Sequence[int]
-    version: str
+    ran: RunConditions
     window: Window
 
     def line(self, entry: Mapping[str, Any]) -> pd.Series[float] | None:
@@ -98,7 +96,7 @@ class _Recording:
         return float(entry.get("scale", 1.0)) * upper / lower.where(lower > 0)
 
     def _first_source(self, entry: Mapping[str, Any]) -> pd.Series[float] | None:
-        for source, metrics in _sources(entry, self.version):
+        for source, metrics in _sources(entry, self.ran):
             values = self._sum(source, metrics)
             if values is not None:
                 seconds = (values.index.to_numpy() - self.window[0]) / 1e9

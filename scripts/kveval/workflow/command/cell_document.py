@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kveval.campaign.cell import Cell
+from kveval.conditions.facts import described
 from kveval.report.result.levels import level_results
 from kveval.report.result.model import known_facts, known_number
 from kveval.tables.levels.activity import activity_at
@@ -149,11 +150,10 @@ def _activity(stored: StoredRun) -> list[Document]:
 
     `active`: whether a counter rose enough at some level, None where it was not read.
     """
-    required = stored.run.required_counters
+    run = described(stored.run)
+    required = run.required_counters
     activities = [
-        activity_at(stored.run, level)
-        for level in stored.run.levels
-        if level.status == "ok"
+        activity_at(run, level) for level in run.levels if level.status == "ok"
     ]
     rows = []
     for place, entry in enumerate(required):

@@ -10,6 +10,7 @@ import pandas as pd
 from kveval.analysis.benefit import Basis, Benefit, MeasuredLevel, basis_of
 from kveval.analysis.cell_benefits import RUNS_READ, measured_levels, tier_benefits
 from kveval.campaign.cell import Cell
+from kveval.conditions.facts import described
 from kveval.configuration.config import Config
 from kveval.host.disturbance import DISTURBED_PERCENT
 from kveval.store.run_file import Run
@@ -98,7 +99,11 @@ def _stored_basis(config: Config, cell: Cell, store: StoreIndex) -> Basis | None
     machine = runs[0][0].hardware.get("fingerprint")
     *_, of_model = store.like(specification.to_json())
     copies = tier_copies(
-        [facts for facts in of_model if facts.hardware.get("fingerprint") == machine]
+        [
+            described(facts)
+            for facts in of_model
+            if facts.hardware.get("fingerprint") == machine
+        ]
     )
     return basis_of(specification, held, levels, copies, runs[0][0].hardware)
 
@@ -128,7 +133,7 @@ def _stored_runs(
 
 def _measured(runs: Sequence[tuple[Run, Path]]) -> dict[int, list[MeasuredLevel]]:
     """Read the reports of a cell's runs."""
-    tables = [(facts.run, run_tables(place)) for facts, place in runs]
+    tables = [(facts.run, run_tables(described(facts), place)) for facts, place in runs]
     if not tables:
         return {}
     levels = pd.concat(

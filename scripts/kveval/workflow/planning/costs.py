@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 
 from kveval.campaign.sizing import weight_bytes
 from kveval.campaign.specification import Specification
+from kveval.conditions.facts import terms_of
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.watchdog import DISK_RESERVE_BYTES
 from kveval.host.findings import pluralize
@@ -226,8 +227,9 @@ def _rates(
         if any(getattr(load, key) != getattr(workload, key) for key in shape):
             continue
         for measured in facts.levels:
-            requests = server_delta(measured.counters, "requests_completed")
-            tokens = server_delta(measured.counters, "generation_tokens")
+            counted = terms_of(measured.counters)
+            requests = server_delta(counted, "requests_completed")
+            tokens = server_delta(counted, "generation_tokens")
             if measured.level == level and not math.isnan(requests + tokens):
                 seen.append((requests / load.seconds, tokens / load.seconds))
     if not seen:

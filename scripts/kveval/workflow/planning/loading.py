@@ -13,6 +13,7 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import parameter_count
 from kveval.campaign.specification import Specification
+from kveval.conditions.facts import described
 from kveval.configuration.config import Config
 from kveval.curve.break_even import ComputeTime, LoadTime, break_even, context_share
 from kveval.store.run_file import OneRequest, RequestTimes, Run
@@ -357,7 +358,7 @@ def _rates(
         return _STORE_GB_S, "typical: by the client", False
     if place == "files":
         return _FILES_GB_S, "typical: SATA to NVMe", False
-    copies = tier_copies(of_arm)
+    copies = tier_copies([*map(described, of_arm)])
     if copies.load_bytes_s:
         rates = [rate / 1e9 for rate in copies.load_bytes_s]
         return rates, f"measured: copies in {', '.join(copies.cells)}", True

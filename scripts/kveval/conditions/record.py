@@ -1,37 +1,25 @@
-"""The conditions of a run, as one flat record: arguments, environment, versions, model, machine, load as declared.
+"""One flat record of what ran: arguments, environment, versions, model, machine, load as declared.
 
-Here alone the analysis knows servers: the record has neutral kinds, `kind/name` -> value, and says what is an arm's own.
-It is made from the facts in run.json after measuring, for stored and imported runs as well, and `comparability` compares
-it.
+Its kinds are neutral, `kind/name` -> value, and it says what is an arm's own. `verdict.comparability` compares it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kveval.campaign.arm_kinds import ARM_KINDS
-from kveval.host.errors import FileFailure
 from kveval.stacks.registry import IMPORTED_SERVER, find_server
 from kveval.stacks.settings import canonical, connectors
-from kveval.store.run_file import IMPORTED, Run, pointed_run
+from kveval.store.conditions import (
+    NO_ARGUMENTS,
+    NO_CONNECTOR_OF_ARM,
+    RESIZES_DEVICE,
+)
+from kveval.store.run_file import IMPORTED, Run
 
-Conditions = Mapping[str, str]
-"""`kind/name` -> value as text. What is not recorded is absent; of arguments and variables, what was not given."""
-CONDITIONS_COLUMN = "conditions"
-"""The column of a level's row with the conditions of its run, as JSON."""
-CONDITIONS = "conditions.json"
-"""Name of the file with the conditions of a run, beside its recording as a table."""
-NO_ARGUMENTS = "unknown/arguments"
-"""In the conditions of a server whose arguments nobody recorded."""
-NO_CONNECTOR_OF_ARM = "unexpected/connector"
-"""The connector that ran, where it is not one of the kind of arm that the run is called after."""
-RESIZES_DEVICE = "arm/resizes the device's cache"
-"""In the conditions of an arm with an argument of its own that changes how many tokens the device holds."""
 # Key of a specification -> kind of its values. Those of arms follow from the cell's size and scenario.
 _PLACES = {
     "protocol": "measurement",
@@ -72,12 +60,8 @@ _KINDS = {
 _OF_MODEL = ("model", "weights", "kv_dtype")
 
 
-class ConditionsError(FileFailure):
-    """A file is not the conditions of a run."""
-
-
-def conditions_of(run: Run) -> dict[str, str]:
-    """Return the conditions of a run."""
+def record_of(run: Run) -> dict[str, str]:
+    """Return the record of a run: `kind/name` -> value."""
     specification = run.specification
     ran = run.server.get("argv") or ()
     # The command stands before the first argument.
@@ -99,36 +83,9 @@ def conditions_of(run: Run) -> dict[str, str]:
     return record
 
 
-def planned_conditions(specification: Mapping[str, Any]) -> dict[str, str]:
-    """Return the conditions of a run that is not measured yet, as far as its specification, as JSON, has them."""
+def planned_record(specification: Mapping[str, Any]) -> dict[str, str]:
+    """Return the record of a run that is not measured yet, as far as its specification, as JSON, has them."""
     return _specified(specification)
-
-
-def conditions_text(record: Conditions) -> str:
-    """Return conditions as JSON, equal for equal ones."""
-    return msgspec.json.encode(record, order="deterministic").decode()
-
-
-@lru_cache(maxsize=4096)
-def parse_conditions(text: str) -> Conditions:
-    """Return the conditions that `conditions_text` wrote. Raises msgspec.DecodeError."""
-    return msgspec.json.decode(text, type=dict[str, str])
-
-
-def write_conditions(pointer: Path, output: Path) -> None:
-    """Write the conditions of the run that a measurement.json points to. Raises RunFileError."""
-    output.write_text(conditions_text(conditions_of(pointed_run(pointer))) + "\n")
-
-
-def read_conditions(path: Path) -> str:
-    """Return the content of a file that `write_conditions` made. Raises ConditionsError."""
-    try:
-        text = path.read_text().strip()
-        parse_conditions(text)
-    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
-        problem = f"not the conditions of a run ({error})"
-        raise ConditionsError(path, problem, code="no_conditions") from error
-    return text
 
 
 def _specified(specification: Mapping[str, Any]) -> dict[str, str]:
