@@ -92,7 +92,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "campaign/catalogue.py": _CONFIGURED,
     "campaign/imports.py": _CONFIGURED,
     "campaign/release.py": _CONFIGURED,
-    "importing/compared.py": _CONFIGURED,
+    "workflow/compared.py": _CONFIGURED,
     "importing/describe.py": _FOREIGN,
     "importing/settings.py": _FOREIGN,
     "importing/forms.py": _FOREIGN,

@@ -12,9 +12,9 @@ from kveval.campaign.catalogue import Model
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
 from kveval.host.findings import pluralize
-from kveval.importing.compared import Combination
 from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.tables.cells import models_by_size
+from kveval.workflow.compared import Combination
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.runs import Runs
 

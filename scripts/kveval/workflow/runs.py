@@ -22,14 +22,14 @@ from snakemake.exceptions import WorkflowError
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
-from kveval.importing.compared import (
+from kveval.importing.plan import ImportPlan, RunElsewhere, import_plan
+from kveval.store.run_file import POINTER
+from kveval.workflow.compared import (
     Combination,
     CombinedRun,
     combination,
     require_measured,
 )
-from kveval.importing.plan import ImportPlan, RunElsewhere, import_plan
-from kveval.store.run_file import POINTER
 from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority
 from kveval.workflow.planning.stored import (

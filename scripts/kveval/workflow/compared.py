@@ -38,7 +38,6 @@ class Combination(RunsElsewhere[CombinedRun]):
     """The runs that a campaign compares. `remarks`, in Markdown: differences other than the release."""
 
     remarks: str
-    stamp: str = ""
 
 
 def combination(config: Config) -> Combination:
