@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.importing.run import import_run, plan_from
+from kveval.plugins.imports.run import import_run, plan_from
 from kveval.store.store import Store
 
 if __name__ == "__main__":

@@ -41,7 +41,6 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     "tables": (*_BELOW_ENGINES, "estimators"),
     "verdict": (*_BELOW_ENGINES, "estimators", "tables"),
     "analysis": (*_BELOW_ENGINES, "estimators", "tables", "verdict", "curve", "report"),
-    "importing": _BELOW_ENGINES,
     "report": (*_BELOW_ENGINES, "curve", *_ANALYSIS),
     # A search for levels judges each level at once, with the checks of the report.
     "measure": (*_BELOW_ENGINES, "engines", "curve", *_ANALYSIS),
@@ -51,7 +50,6 @@ ALLOWED: Mapping[str, Sequence[str]] = {
         "engines",
         *_ANALYSIS,
         "analysis",
-        "importing",
         "report",
         "measure",
     ),
@@ -64,7 +62,6 @@ ALLOWED: Mapping[str, Sequence[str]] = {
         "engines",
         *_ANALYSIS,
         "analysis",
-        "importing",
         "report",
         "measure",
         "workflow",
@@ -93,13 +90,13 @@ VLLM_NAMED: Mapping[str, str] = {
     "campaign/imports.py": _CONFIGURED,
     "campaign/release.py": _CONFIGURED,
     "workflow/compared.py": _CONFIGURED,
-    "importing/describe.py": _FOREIGN,
-    "importing/settings.py": _FOREIGN,
-    "importing/forms.py": _FOREIGN,
-    "importing/sheet.py": _FOREIGN,
+    "plugins/imports/describe.py": _FOREIGN,
+    "plugins/imports/settings.py": _FOREIGN,
+    "plugins/imports/forms.py": _FOREIGN,
+    "plugins/imports/sheet.py": _FOREIGN,
     "load/reports/vllm_bench.py": _FOREIGN,
     "host/setup/ready.py": "the modules that an environment of the server must have",
-    "workflow/command/import_sheet.py": "speaks of a column of a sheet of results",
+    "plugins/imports/command.py": "speaks of a column of a sheet of results",
 }
 """Modules that name vLLM in a string, and why; whatever else depends on it belongs into the adapter."""
 

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from kveval.configuration.config import Config
     from kveval.report.sections import Section
+    from kveval.workflow.elsewhere import RunsElsewhere
 
-OURS = ("attach", "builds", "exports", "traces")
+OURS = ("attach", "builds", "exports", "imports", "traces")
 GROUP = "kveval.plugins"
 
 
@@ -37,12 +39,14 @@ class Plugin:
         rules: its file of Snakemake rules, None without one. It is included where jobs share a folder, before the rules
             of the report; what it adds to `BESIDE_REPORT`, tables and figures of its own, is made before the report.
         sections: returns its sections of the report in a folder of results, from its own tables there.
+        runs: returns the runs that it brings to a campaign which measures none itself; None for any other campaign.
     """
 
     name: str
     add_commands: Callable[[typer.Typer], None] = _nothing
     rules: Path | None = None
     sections: Callable[[Path], Iterable[Section]] | None = None
+    runs: Callable[[Config], RunsElsewhere | None] | None = None
 
 
 @cache

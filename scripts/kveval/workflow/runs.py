@@ -22,14 +22,9 @@ from snakemake.exceptions import WorkflowError
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
-from kveval.importing.plan import ImportPlan, RunElsewhere, import_plan
 from kveval.store.run_file import POINTER
-from kveval.workflow.compared import (
-    Combination,
-    CombinedRun,
-    combination,
-    require_measured,
-)
+from kveval.workflow.compared import CombinedRun, combination, require_measured
+from kveval.workflow.elsewhere import RunElsewhere, RunsElsewhere
 from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority
 from kveval.workflow.planning.stored import (
@@ -39,6 +34,7 @@ from kveval.workflow.planning.stored import (
     named_measurement,
     stored_runs,
 )
+from kveval.workflow.plugin import installed
 from kveval.workflow.so_far import SoFar, measured_so_far
 
 SO_FAR = "so-far/"
@@ -146,12 +142,12 @@ class RunRecord:
 class Runs:
     """The runs of a campaign, and records of others that are requested by path.
 
-    `elsewhere`: the runs that the campaign does not measure, but imports or compares. Records are made when they are
-    asked for: a campaign has thousands, and most calls of snakemake concern few.
+    `elsewhere`: the runs that the campaign compares or a plug-in brings, in place of measuring. Records are made when
+    they are asked for: a campaign has thousands, and most calls of snakemake concern few.
     """
 
     config: Config
-    elsewhere: ImportPlan | Combination
+    elsewhere: RunsElsewhere
     _records: dict[tuple[str, str], RunRecord] = field(default_factory=dict, init=False)
     _required: dict[Cell, str] = field(default_factory=dict, init=False)
 
@@ -170,7 +166,8 @@ class Runs:
         with as_workflow_error():
             if config.compared:
                 return cls(config, combination(config))
-            return cls(config, import_plan(config))
+            brought = (plugin.runs(config) for plugin in installed() if plugin.runs)
+            return cls(config, next(filter(None, brought), RunsElsewhere()))
 
     # --- which runs there are
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.support.import_sheets import Row, campaign_plan, correct, update
 
-from kveval.importing.run import import_run
+from kveval.plugins.imports.run import import_run
 from kveval.store.run_file import stored_run
 from kveval.store.store import Store
 from kveval.tables.levels.rows import run_tables

@@ -16,7 +16,7 @@ from tests.support.result_trees import (
     write_report,
 )
 
-from kveval.importing.run import (
+from kveval.plugins.imports.run import (
     ImportFailure,
     Span,
     covering,

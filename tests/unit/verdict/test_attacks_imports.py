@@ -11,7 +11,7 @@ from tests.support.guidellm_reports import START
 from tests.support.import_sheets import plan
 from tests.support.result_trees import HOUR, LMCACHE, native, write_level
 
-from kveval.importing.run import import_run
+from kveval.plugins.imports.run import import_run
 from kveval.store.run_file import stored_run
 from kveval.store.store import Store
 from kveval.tables.levels.rows import run_tables

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.paths import library_files
+from tests.support.paths import library_files, rule_files
 
 import kveval
 from kveval.workflow import code_digest as imports
@@ -21,10 +21,7 @@ SCRIPTED = sorted(
     set(
         re.findall(
             r'code_behind\(\s*"(\w+)"',
-            "".join(
-                file.read_text(encoding="utf-8")
-                for file in (SCRIPTS.parent / "rules").glob("*.smk")
-            ),
+            "".join(file.read_text(encoding="utf-8") for file in rule_files()),
         )
     )
 )

@@ -12,7 +12,7 @@ from kveval.campaign.import_sheet import UNKNOWN
 from kveval.configuration.loading import load_catalogue
 from kveval.host.errors import Failure
 from kveval.host.findings import pluralize
-from kveval.importing.sheet import SheetUpdate, update_sheet
+from kveval.plugins.imports.sheet import SheetUpdate, update_sheet
 from kveval.workflow.command.campaign import OptionError
 from kveval.workflow.command.checkout import Checkout
 from kveval.workflow.command.output import Output

@@ -15,12 +15,12 @@ import msgspec
 from kveval.configuration.config import measurement_id
 from kveval.host.errors import Failure
 from kveval.host.files import is_lfs_pointer, sha256_file, write_json
-from kveval.importing.counters import counters_of
-from kveval.importing.describe import ReadLevel, describe_run
-from kveval.importing.facts import ReportSummary, read_server_facts
-from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.load.reports import ReportFileError
 from kveval.load.reports.reading import read_report
+from kveval.plugins.imports.counters import counters_of
+from kveval.plugins.imports.describe import ReadLevel, describe_run
+from kveval.plugins.imports.facts import ReportSummary, read_server_facts
+from kveval.plugins.imports.plan import LevelPlan, RunPlan
 from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store, pointer
 from pcp_parquet.archive.files import split_name

@@ -23,14 +23,14 @@ from kveval.campaign.import_sheet import (
 from kveval.campaign.problems import ConfigError
 from kveval.host.files import write_bytes
 from kveval.host.findings import Remark
-from kveval.importing.facts import ReportSummary
-from kveval.importing.forms import scan
-from kveval.importing.interpret import FoundLevel, NoReport, Result, interpret
-from kveval.importing.october_2025 import PublishedRow
-from kveval.importing.remarks import remark
-from kveval.importing.runs import Draft, drafts_of, merge_partial_runs
 from kveval.load.reports import ReportFileError
 from kveval.load.reports.reading import read_report
+from kveval.plugins.imports.drafts import Draft, drafts_of, merge_partial_runs
+from kveval.plugins.imports.facts import ReportSummary
+from kveval.plugins.imports.forms import scan
+from kveval.plugins.imports.interpret import FoundLevel, NoReport, Result, interpret
+from kveval.plugins.imports.october_2025 import PublishedRow
+from kveval.plugins.imports.remarks import remark
 
 Texts = dict[str, str]
 CellTexts = tuple[str, ...]
