@@ -78,7 +78,7 @@ VLLM_NAMED: Mapping[str, str] = {
     "stacks/vllm_memory.py": "vLLM: what it leaves of a GPU to its cache",
     "stacks/vllm_settings.py": "vLLM: what its arguments and variables set",
     "stacks/vllm_wire.py": "vLLM: names on the wire and in the log",
-    "plugins/attach/__init__.py": "the table of vLLM's recipes",
+    "plugins/attach/plugin.py": "the table of vLLM's recipes",
     "engines/local/plugin/kveval_host_offload.py": "runs inside vLLM",
     "engines/local/plugin/kveval_weights.py": "runs inside vLLM",
     "stacks/lmcache.py": "the server that LMCache stands beside",

@@ -1,7 +1,8 @@
 """Plug-ins: capabilities that the mission does not need. Nothing in the core imports one; each adds itself here.
 
-Ours are the folders of kveval/plugins. Those of others are installed distributions with an entry point of the group
-`kveval.plugins` that names a `Plugin`.
+Ours are the folders of kveval/plugins, each with a `PLUGIN` in its plugin.py. No script of a rule imports that, so that
+an edit of the command `kveval` is none of the code behind a rule. Those of others are installed distributions with an
+entry point of the group `kveval.plugins` that names a `Plugin`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Plugin:
 @cache
 def installed() -> tuple[Plugin, ...]:
     """Return our plug-ins, then those of others by name."""
-    ours = [import_module(f"{GROUP}.{name}").PLUGIN for name in OURS]
+    ours = [import_module(f"{GROUP}.{name}.plugin").PLUGIN for name in OURS]
     others = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     return (*ours, *(point.load() for point in others))
 
