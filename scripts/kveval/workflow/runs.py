@@ -157,17 +157,19 @@ class Runs:
 
         Raises WorkflowError where jobs without it would need it, and where a file to import is gone.
         """
-        elsewhere = config.sheet is not None or config.compared
-        if not jobs_share_folder and elsewhere:
+        with as_workflow_error():
+            brought = (plugin.runs(config) for plugin in installed() if plugin.runs)
+            elsewhere = (
+                combination(config)
+                if config.compared
+                else next(filter(None, brought), RunsElsewhere())
+            )
+        if elsewhere.runs and not jobs_share_folder:
             raise WorkflowError(
                 f"Campaign {config.campaign.name} reads results that only this machine has: make its report here,"
                 " without the profile that runs the analysis elsewhere"
             )
-        with as_workflow_error():
-            if config.compared:
-                return cls(config, combination(config))
-            brought = (plugin.runs(config) for plugin in installed() if plugin.runs)
-            return cls(config, next(filter(None, brought), RunsElsewhere()))
+        return cls(config, elsewhere)
 
     # --- which runs there are
 
@@ -337,7 +339,7 @@ class Runs:
 
     def _cell(self, path: str) -> Cell:
         """Return the cell of a path. Raises WorkflowError, with the reason, if the campaign cannot have it."""
-        if self.config.sheet is not None:
+        if self.elsewhere.rules is not None:
             name = self.config.campaign.name
             raise WorkflowError(
                 f"{path}: not among the imported results, and campaign {name} only imports"

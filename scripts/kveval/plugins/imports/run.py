@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kveval.configuration.config import measurement_id
 from kveval.host.errors import Failure
 from kveval.host.files import is_lfs_pointer, sha256_file, write_json
@@ -143,11 +141,6 @@ def _read_level(level: LevelPlan, report: ReportSummary | ReportFileError) -> Re
         return ReadLevel(level, error=facts.error)
     server = read_server_facts([Path(path) for path in level.server_files])
     return ReadLevel(level, facts, report.guidellm, server)
-
-
-def plan_from(content: Mapping[str, Any]) -> RunPlan:
-    """Return the plan that a job was given as plain values."""
-    return msgspec.convert(content, RunPlan)
 
 
 def _sources(levels: Sequence[ReadLevel]) -> _Sources:
