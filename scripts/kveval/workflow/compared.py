@@ -54,13 +54,8 @@ def combination(config: Config) -> RunsElsewhere:
 def _remarks(config: Config) -> Iterator[str]:
     """Say what is confounded: what differs between the campaigns besides the versions they declare."""
     (first, reference), *others = config.compared
-    yield (
-        "Compares "
-        + ", ".join(
-            f"`{entry.campaign}` ({entry.label})" for entry, _ in config.compared
-        )
-        + "."
-    )
+    names = [f"`{entry.campaign}` ({entry.label})" for entry, _ in config.compared]
+    yield f"Compares {', '.join(names)}."
     for entry, source in others:
         if source.campaign.hardware != reference.campaign.hardware:
             yield f"- {entry.label} ran on {source.campaign.hardware}, {first.label} on {reference.campaign.hardware}"

@@ -24,7 +24,7 @@ from kveval.configuration.config import Config
 from kveval.host.errors import Failure
 from kveval.store.run_file import POINTER
 from kveval.workflow.compared import CombinedRun, combination, require_measured
-from kveval.workflow.elsewhere import RunElsewhere, RunsElsewhere
+from kveval.workflow.elsewhere import RunsElsewhere
 from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority
 from kveval.workflow.planning.stored import (
@@ -67,14 +67,9 @@ class MeasuredSource:
 
 @dataclass(frozen=True)
 class ImportedSource:
-    """The source of a run whose files lie in another folder."""
+    """The source of a run whose files lie in another folder. `plan`: all that importing it needs, as plain values."""
 
-    run: RunElsewhere
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """Everything that importing the run needs, as plain values."""
-        return dict(msgspec.to_builtins(self.run))
+    plan: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -394,11 +389,12 @@ class Runs:
         if number not in runs:
             raise WorkflowError(f"{path}: no run i{number} found")
         run = runs[number]
-        source: ComparedSource | ImportedSource = ImportedSource(run)
-        # Imported runs of a cell may be of several releases, whose counters have different names.
-        required = json.dumps(None)
+        source: ComparedSource | ImportedSource
         if isinstance(run, CombinedRun):
             source, required = ComparedSource(run), self._required_json(run.cell)
+        else:
+            # Imported runs of a cell may be of several releases, whose counters have different names.
+            source, required = ImportedSource(msgspec.to_builtins(run)), "null"
         return RunRecord(
             id="",
             cell=run.cell,

@@ -2,14 +2,13 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from kveval.campaign import sizing
-from kveval.campaign.catalogue import Scenario
 from kveval.campaign.cell import Cell
 from kveval.campaign.import_sheet import ImportSheet, SheetRow
 from kveval.campaign.imports import ImportCampaign
@@ -151,13 +150,20 @@ def _run_plan(
     per_token = sizing.kv_bytes_per_token(
         model.geometry, model.kv_cache_dtype, ranks, model.dtype
     )
+    # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
+    platform = Platform(
+        vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name=""
+    )
+    required = IMPORTED_SERVER.required_counters(
+        config.catalogue.scenarios[cell.scenario], platform
+    )
     budget = sizing.Budget.from_blocks(per_token, cell.cpu_blocks, ranks=ranks)
     return RunPlan(
         sheet=sheet.path.as_posix(),
         cell=cell,
         run=run,
         vllm=vllm,
-        required=_required(config.catalogue.scenarios[cell.scenario], vllm),
+        required=[dict(counter) for counter in required],
         levels=levels,
         model=model.model_dump(
             mode="json",
@@ -222,15 +228,3 @@ def _stamp(path: str) -> list[Any]:
     except OSError as error:
         raise MissingFile(f"{path}: cannot be read ({error.strerror})") from error
     return [path, status.st_size, status.st_mtime_ns, status.st_ino]
-
-
-def _required(scenario: Scenario, vllm: str) -> list[dict[str, Any]]:
-    """Return the counters that an imported arm requires."""
-    # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
-    platform = Platform(
-        vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name=""
-    )
-    counters: Sequence[Mapping[str, Any]] = IMPORTED_SERVER.required_counters(
-        scenario, platform
-    )
-    return [dict(counter) for counter in counters]
