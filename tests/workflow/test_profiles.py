@@ -76,7 +76,7 @@ def test_rules_with_a_job_per_run_or_cell_ask_for_constants():
         for _, block in rules_of_a_cluster()
         if "CELL}" in block.partition("log:")[0]
     ]
-    assert len(many) == 3
+    assert len(many) == 4
     assert [
         block
         for block in many
