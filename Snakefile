@@ -25,9 +25,9 @@ include: "rules/inputs.smk"
 include: "rules/preview.smk"
 
 
-if CONFIG.sheet is not None:
+if RUNS.elsewhere.rules is not None:
 
-    include: "rules/import.smk"
+    include: str(RUNS.elsewhere.rules)
 
 else:
 

@@ -32,9 +32,9 @@ from tests.support.guidellm_reports import START  # noqa: E402
 from tests.support.result_trees import LMCACHE, native, write_level  # noqa: E402
 
 from kveval.configuration.loading import load_catalogue, load_config  # noqa: E402
-from kveval.importing.plan import import_plan  # noqa: E402
-from kveval.importing.run import import_run  # noqa: E402
-from kveval.importing.sheet import update_sheet  # noqa: E402
+from kveval.plugins.imports.plan import import_plan  # noqa: E402
+from kveval.plugins.imports.run import import_run  # noqa: E402
+from kveval.plugins.imports.sheet import update_sheet  # noqa: E402
 from kveval.store.store import Store  # noqa: E402
 
 MODELS = ("Qwen3-0.6B", "Qwen3-8B", "Qwen3-14B", "Qwen3-32B-AWQ")
@@ -117,7 +117,7 @@ def bench_library(folder: Path) -> None:
         lambda: load_config(values, catalogues),
     )
     planned = timed("the plan: sizes and times", lambda: import_plan(config))
-    print(f"  {planned.summary()}; sheet {sheet.stat().st_size / 1e6:.1f} MB")
+    print(f"  {planned.summary}; sheet {sheet.stat().st_size / 1e6:.1f} MB")
 
     def import_all() -> None:
         for number, run in enumerate(planned.runs):

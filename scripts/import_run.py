@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
-from kveval.importing.run import import_run, plan_from
+import msgspec
+
+from kveval.plugins.imports.plan import RunPlan
+from kveval.plugins.imports.run import import_run
 from kveval.store.store import Store
 
 if __name__ == "__main__":
     import_run(
-        plan_from(snakemake.params.plan),
+        msgspec.convert(snakemake.params.plan, RunPlan),
         Store(Path(snakemake.params.store)),
         Path(snakemake.output[0]),
     )

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kveval.importing.compared import link
+from kveval.workflow.compared import link
 
 if __name__ == "__main__":
     link(

@@ -17,8 +17,8 @@ from kveval.campaign.specification import Specification
 from kveval.configuration.loading import load_catalogue, load_config
 from kveval.engines.kubernetes.manifests.rendering import preview_text
 from kveval.host import hardware
-from kveval.importing.sheet import update_sheet
 from kveval.load.guidellm import LoadTarget, command, levels_of
+from kveval.plugins.imports.sheet import update_sheet
 from kveval.store.run_file import read_run
 from kveval.workflow.command.main import app
 

@@ -8,8 +8,9 @@ from typing import Any
 from tests.support.config_files import CONFIG
 
 from kveval.configuration.loading import load_catalogue, load_config
-from kveval.importing.plan import ImportPlan, import_plan
-from kveval.importing.sheet import SheetUpdate, update_sheet
+from kveval.plugins.imports.plan import import_plan
+from kveval.plugins.imports.sheet import SheetUpdate, update_sheet
+from kveval.workflow.elsewhere import RunsElsewhere
 
 Row = dict[str, str]
 Corrections = Mapping[str, object] | Callable[[Row], Mapping[str, object]]
@@ -56,16 +57,17 @@ def write_rows(sheet: Path, content: list[Row]) -> None:
         writer.writerows(content)
 
 
-def campaign_plan(sheet: Path, **values: Any) -> ImportPlan:
+def campaign_plan(sheet: Path, **values: Any) -> RunsElsewhere:
     """Plan a campaign that imports a sheet."""
-    return import_plan(
-        load_config({"name": "test", "import": str(sheet), **values}, CONFIG)
-    )
+    config = load_config({"name": "test", "import": str(sheet), **values}, CONFIG)
+    planned = import_plan(config)
+    assert planned is not None
+    return planned
 
 
 def plan(
     *trees: Path, corrections: Corrections | None = None, **values: Any
-) -> ImportPlan:
+) -> RunsElsewhere:
     """Plan the import of trees, whose sheet lies beside the first and is made anew."""
     sheet = trees[0].parent / "imports.csv"
     sheet.unlink(missing_ok=True)

@@ -24,6 +24,12 @@ def library_files(root: Path = SCRIPTS) -> Iterator[Path]:
                 yield path
 
 
+def rule_files() -> list[Path]:
+    """Return the Snakefile, and the files of rules: the core's and those of plug-ins."""
+    rules = (*REPOSITORY.glob("rules/*.smk"), *SCRIPTS.glob("kveval/plugins/*/*.smk"))
+    return [REPOSITORY / "Snakefile", *rules]
+
+
 def copy_parts(folder: Path, parts: Iterable[str]) -> Path:
     """Copy files and folders of the repository into `folder`, which is made if it is not there.
 

@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from tests.support.paths import REPOSITORY
+from tests.support.paths import rule_files
 
 RULES = [
     file
-    for file in [REPOSITORY / "Snakefile", *(REPOSITORY / "rules").glob("*.smk")]
+    for file in rule_files()
     # The functions that rules call.
     if file.name not in ("common.smk", "inputs.smk")
 ]

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.workflow
         ["ruff", "format", "--check", "."],
         ["mypy"],
         ["codespell"],
-        ["snakefmt", "--check", "Snakefile", "rules"],
+        ["snakefmt", "--check", "Snakefile", "rules", "scripts/kveval/plugins"],
         ["snakemake", "--lint"],
     ],
     ids=" ".join,

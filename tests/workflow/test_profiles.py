@@ -4,7 +4,7 @@ import re
 
 import pytest
 import yaml
-from tests.support.paths import REPOSITORY
+from tests.support.paths import REPOSITORY, rule_files
 
 from kveval.workflow.directives import per_run_resource
 
@@ -12,7 +12,7 @@ PROFILES = {
     path.parent.name: yaml.safe_load(path.read_text())
     for path in REPOSITORY.glob("profiles/*/config.yaml")
 }
-RULES = "\n".join(path.read_text() for path in (REPOSITORY / "rules").glob("*.smk"))
+RULES = "\n".join(path.read_text() for path in rule_files())
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES.keys() - {"default"}))

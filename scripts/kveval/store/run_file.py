@@ -68,7 +68,7 @@ class LevelRun(msgspec.Struct, frozen=True):
 
     @property
     def counted(self) -> Mapping[str, Change]:
-        """What the server counted, by term. Raises RunFileError where counters were read and no conditions."""
+        """Counters by term. Raises RunFileError where counters were read and no conditions."""
         if self.terms is None and self.counters:
             message = f"level {self.level}: its counters are known by their names alone"
             raise RunFileError(Path("run.json"), message, code="no_conditions")

@@ -24,7 +24,8 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
     Those are the modules of kveval and of pcp_parquet, which lie beside the scripts.
 
     `modules`: dotted names of further modules, which are imported by a name made at run time. Data files are all files
-    of a module's own package that are not Python: templates, schemas, styles; not those of the packages above it.
+    of a module's own package that are neither Python nor rules, whose changes Snakemake sees: templates, schemas, styles;
+    not those of the packages above it.
     Imports inside functions and for type checking count too. Raises FileNotFoundError for a module that does not exist.
     """
     files: set[Path] = set()
@@ -107,7 +108,7 @@ def _data(folder: Path) -> tuple[Path, ...]:
     files = [
         path
         for path in folder.iterdir()
-        if path.is_file() and path.suffix not in (".py", ".pyc")
+        if path.is_file() and path.suffix not in (".py", ".pyc", ".smk")
     ]
     inner = [
         path

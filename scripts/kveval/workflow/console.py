@@ -12,7 +12,6 @@ from typing import TextIO
 from kveval.campaign.problems import closest
 from kveval.host.findings import pluralize
 from kveval.host.quiet import describe_now, quiet_wait_s
-from kveval.importing.plan import ImportPlan
 from kveval.measure.progress import write_requested
 from kveval.measure.status import absences
 from kveval.report.files import so_far_command, summary_lines
@@ -237,10 +236,10 @@ def _print(lines: Sequence[str], file: TextIO | None = None) -> None:
 
 def _made(runs: Runs, requested: RequestedJobs) -> Iterator[str]:
     """Yield a summary of each report and where it is, or the files that were requested by path."""
-    results, elsewhere = runs.config.campaign.results, runs.elsewhere
+    results, summary = runs.config.campaign.results, runs.elsewhere.summary
     for folder in requested.reports:
         yield from summary_lines(Path(results, folder))
-        if isinstance(elsewhere, ImportPlan) and elsewhere.sheet is not None:
-            yield f"Imports: {elsewhere.summary()}; {elsewhere.sheet.path} lists each"
+        if summary:
+            yield summary
     files = () if requested.reports else requested.files
     yield from (str(path) for path in files if path.exists())

@@ -1,7 +1,8 @@
 """Plug-ins: capabilities that the mission does not need. Nothing in the core imports one; each adds itself here.
 
-Ours are the folders of kveval/plugins. Those of others are installed distributions with an entry point of the group
-`kveval.plugins` that names a `Plugin`.
+Ours are the folders of kveval/plugins, each with a `PLUGIN` in its plugin.py. No script of a rule imports that, so that
+an edit of the command `kveval` is none of the code behind a rule. Those of others are installed distributions with an
+entry point of the group `kveval.plugins` that names a `Plugin`.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from kveval.configuration.config import Config
     from kveval.report.sections import Section
+    from kveval.workflow.elsewhere import RunsElsewhere
 
-OURS = ("attach", "builds", "exports", "traces")
+OURS = ("attach", "builds", "exports", "imports", "traces")
 GROUP = "kveval.plugins"
 
 
@@ -37,18 +40,20 @@ class Plugin:
         rules: its file of Snakemake rules, None without one. It is included where jobs share a folder, before the rules
             of the report; what it adds to `BESIDE_REPORT`, tables and figures of its own, is made before the report.
         sections: returns its sections of the report in a folder of results, from its own tables there.
+        runs: returns the runs that it brings to a campaign which measures none itself; None for any other campaign.
     """
 
     name: str
     add_commands: Callable[[typer.Typer], None] = _nothing
     rules: Path | None = None
     sections: Callable[[Path], Iterable[Section]] | None = None
+    runs: Callable[[Config], RunsElsewhere | None] | None = None
 
 
 @cache
 def installed() -> tuple[Plugin, ...]:
     """Return our plug-ins, then those of others by name."""
-    ours = [import_module(f"{GROUP}.{name}").PLUGIN for name in OURS]
+    ours = [import_module(f"{GROUP}.{name}.plugin").PLUGIN for name in OURS]
     others = sorted(entry_points(group=GROUP), key=lambda point: point.name)
     return (*ours, *(point.load() for point in others))
 

@@ -12,7 +12,6 @@ from kveval.campaign.catalogue import Model
 from kveval.campaign.cell import Cell
 from kveval.campaign.sizing import kv_bytes_per_token, parameter_count
 from kveval.host.findings import pluralize
-from kveval.importing.compared import Combination
 from kveval.report.figures.names import FAMILIES, Extent, families_of
 from kveval.tables.cells import models_by_size
 from kveval.workflow.planning.order import planned_runs
@@ -26,7 +25,7 @@ def report_settings(runs: Runs) -> dict[str, Any]:
     campaign = runs.config.campaign
     runs_of_cell = Counter(cell for cell, _ in runs.planned)
     models = {cell.model for cell in runs.cells}
-    remarks = [campaign.description, _remarks(runs)]
+    remarks = [campaign.description, runs.elsewhere.remarks]
     return {
         "name": campaign.name,
         "title": campaign.title,
@@ -135,10 +134,3 @@ def _model(model: Model) -> dict[str, Any]:
             model.geometry, model.kv_cache_dtype, 1, model.dtype
         ),
     }
-
-
-def _remarks(runs: Runs) -> str:
-    """Return the report's remarks on runs that were not measured for this campaign."""
-    if isinstance(runs.elsewhere, Combination):
-        return runs.elsewhere.remarks
-    return runs.elsewhere.findings()

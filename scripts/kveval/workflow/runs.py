@@ -22,14 +22,9 @@ from snakemake.exceptions import WorkflowError
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
-from kveval.importing.compared import (
-    Combination,
-    CombinedRun,
-    combination,
-    require_measured,
-)
-from kveval.importing.plan import ImportPlan, RunElsewhere, import_plan
 from kveval.store.run_file import POINTER
+from kveval.workflow.compared import CombinedRun, combination, require_measured
+from kveval.workflow.elsewhere import RunsElsewhere
 from kveval.workflow.planning.due import due_tables
 from kveval.workflow.planning.order import planned_runs, priority
 from kveval.workflow.planning.stored import (
@@ -39,6 +34,7 @@ from kveval.workflow.planning.stored import (
     named_measurement,
     stored_runs,
 )
+from kveval.workflow.plugin import installed
 from kveval.workflow.so_far import SoFar, measured_so_far
 
 SO_FAR = "so-far/"
@@ -71,14 +67,9 @@ class MeasuredSource:
 
 @dataclass(frozen=True)
 class ImportedSource:
-    """The source of a run whose files lie in another folder."""
+    """The source of a run whose files lie in another folder. `plan`: all that importing it needs, as plain values."""
 
-    run: RunElsewhere
-
-    @property
-    def plan(self) -> dict[str, Any]:
-        """Everything that importing the run needs, as plain values."""
-        return dict(msgspec.to_builtins(self.run))
+    plan: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -146,12 +137,12 @@ class RunRecord:
 class Runs:
     """The runs of a campaign, and records of others that are requested by path.
 
-    `elsewhere`: the runs that the campaign does not measure, but imports or compares. Records are made when they are
-    asked for: a campaign has thousands, and most calls of snakemake concern few.
+    `elsewhere`: the runs that the campaign compares or a plug-in brings, in place of measuring. Records are made when
+    they are asked for: a campaign has thousands, and most calls of snakemake concern few.
     """
 
     config: Config
-    elsewhere: ImportPlan | Combination
+    elsewhere: RunsElsewhere
     _records: dict[tuple[str, str], RunRecord] = field(default_factory=dict, init=False)
     _required: dict[Cell, str] = field(default_factory=dict, init=False)
 
@@ -161,16 +152,19 @@ class Runs:
 
         Raises WorkflowError where jobs without it would need it, and where a file to import is gone.
         """
-        elsewhere = config.sheet is not None or config.compared
-        if not jobs_share_folder and elsewhere:
+        with as_workflow_error():
+            brought = (plugin.runs(config) for plugin in installed() if plugin.runs)
+            elsewhere = (
+                combination(config)
+                if config.compared
+                else next(filter(None, brought), RunsElsewhere())
+            )
+        if elsewhere.runs and not jobs_share_folder:
             raise WorkflowError(
                 f"Campaign {config.campaign.name} reads results that only this machine has: make its report here,"
                 " without the profile that runs the analysis elsewhere"
             )
-        with as_workflow_error():
-            if config.compared:
-                return cls(config, combination(config))
-            return cls(config, import_plan(config))
+        return cls(config, elsewhere)
 
     # --- which runs there are
 
@@ -340,7 +334,7 @@ class Runs:
 
     def _cell(self, path: str) -> Cell:
         """Return the cell of a path. Raises WorkflowError, with the reason, if the campaign cannot have it."""
-        if self.config.sheet is not None:
+        if self.elsewhere.rules is not None:
             name = self.config.campaign.name
             raise WorkflowError(
                 f"{path}: not among the imported results, and campaign {name} only imports"
@@ -395,11 +389,12 @@ class Runs:
         if number not in runs:
             raise WorkflowError(f"{path}: no run i{number} found")
         run = runs[number]
-        source: ComparedSource | ImportedSource = ImportedSource(run)
-        # Imported runs of a cell may be of several releases, whose counters have different names.
-        required = json.dumps(None)
+        source: ComparedSource | ImportedSource
         if isinstance(run, CombinedRun):
             source, required = ComparedSource(run), self._required_json(run.cell)
+        else:
+            # Imported runs of a cell may be of several releases, whose counters have different names.
+            source, required = ImportedSource(msgspec.to_builtins(run)), "null"
         return RunRecord(
             id="",
             cell=run.cell,

@@ -11,9 +11,9 @@ from tests.support.config_files import CONFIG
 from kveval.configuration.loading import load_config
 from kveval.configuration.reuse import reuse_of
 from kveval.host.hashing import content_hash
-from kveval.importing.compared import combination
 from kveval.load import levels as workloads
 from kveval.load.levels import working_set_tokens
+from kveval.workflow.compared import combination
 
 FILES = sorted((CONFIG / "campaigns").glob("*.yaml"))
 SCHEMA = jsonschema.Draft202012Validator(

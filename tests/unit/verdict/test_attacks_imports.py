@@ -12,7 +12,7 @@ from tests.support.guidellm_reports import START
 from tests.support.import_sheets import plan
 from tests.support.result_trees import HOUR, LMCACHE, native, write_level
 
-from kveval.importing.run import import_run
+from kveval.plugins.imports.run import import_run
 from kveval.store.run_file import stored_run
 from kveval.store.store import Store
 from kveval.verdict import verdict_words as words

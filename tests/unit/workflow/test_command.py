@@ -30,8 +30,8 @@ from kveval.plugins.builds.campaign import CheckError
 from kveval.plugins.builds.check import CheckRequest
 from kveval.plugins.builds.judging import Verdict
 from kveval.plugins.builds.measuring import Stopped
-from kveval.plugins.traces import PromptSharing, TimeUnit, TraceForm
 from kveval.plugins.traces.conversations import Sharing
+from kveval.plugins.traces.plugin import PromptSharing, TimeUnit, TraceForm
 from kveval.plugins.traces.request_log import UNITS
 from kveval.plugins.traces.trace_making import BLOCK_TOKENS
 from kveval.store.store import Store

@@ -14,7 +14,7 @@ from tests.support.stored_runs import CELL, HOST, measured, pointed
 
 from kveval.configuration.config import measurement_id
 from kveval.host.files import sha256_file, write_json
-from kveval.importing.run import import_run
+from kveval.plugins.imports.run import import_run
 from kveval.store.run_file import stored_run
 from kveval.store.store import Key, Store
 from kveval.workflow.upkeep.references import References

@@ -1,4 +1,4 @@
-"""What the server counted during a level, by terms that are the same for all servers (`LevelRun.counted`)."""
+"""Counters of a level, by terms that are the same for all servers (`LevelRun.counted`)."""
 
 import math
 from collections.abc import Mapping

@@ -209,30 +209,6 @@ def curve(
         show_curve(context, as_json=as_json)
 
 
-@app.command(name="import", rich_help_panel=CAMPAIGNS)
-def import_(
-    folders: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="FOLDER...",
-            help="Folders of results that were measured elsewhere.",
-        ),
-    ],
-    sheet: Annotated[
-        Path,
-        typer.Option(
-            metavar="PATH",
-            help="The sheet, which a campaign names under `import`. If it is there, what it lacks is added to it.",
-        ),
-    ] = Path("imports.csv"),
-    as_json: Json = False,
-) -> None:
-    """List results that were measured elsewhere in a sheet, to be corrected and imported by a campaign."""
-    from kveval.workflow.command.import_sheet import write_sheet
-
-    write_sheet(folders, sheet, as_json=as_json)
-
-
 @app.command(rich_help_panel=CAMPAIGNS)
 def models(
     campaign: CampaignFile = None,

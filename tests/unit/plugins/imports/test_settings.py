@@ -7,7 +7,7 @@ from kveval.campaign import sizing
 from kveval.campaign.catalogue import Catalogue
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.configuration.loading import load_config
-from kveval.importing.settings import (
+from kveval.plugins.imports.settings import (
     connectors,
     effective_tier,
     ignored_sizes,

@@ -8,7 +8,7 @@ import pytest
 from tests.support.described import run_tables
 from tests.support.import_sheets import Row, campaign_plan, correct, update
 
-from kveval.importing.run import import_run
+from kveval.plugins.imports.run import import_run
 from kveval.store.run_file import stored_run
 from kveval.store.store import Store
 

@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Any
 
 from kveval.host.findings import Remark
-from kveval.importing.interpret import FoundLevel, Result
-from kveval.importing.remarks import remark
+from kveval.plugins.imports.interpret import FoundLevel, Result
+from kveval.plugins.imports.remarks import remark
 
 # Lengths that are drawn at random differ from level to level.
 _SAME_LENGTH = 0.05

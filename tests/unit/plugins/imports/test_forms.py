@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kveval.importing.forms import (
+from kveval.plugins.imports.forms import (
     Declared,
     NamedHardware,
     parse_fields,

@@ -1,7 +1,7 @@
 """The runs of several campaigns as those of one, and what confounds their comparison."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ from kveval.campaign.specification import described, differences
 from kveval.configuration.config import Config
 from kveval.host.errors import Failure
 from kveval.host.files import write_json
-from kveval.importing.plan import RunElsewhere, RunsElsewhere
 from kveval.store.run_file import pointer_of
+from kveval.workflow.elsewhere import RunElsewhere, RunsElsewhere
 
 # The keys with which a campaign declares a release, and those of a specification that follow from it.
 _DECLARED = ("vllm", "guidellm", "lmcache", "build", "release", "images")
@@ -33,16 +33,8 @@ class CombinedRun(RunElsewhere, frozen=True, kw_only=True):
     campaign: str
 
 
-@dataclass(frozen=True)
-class Combination(RunsElsewhere[CombinedRun]):
-    """The runs that a campaign compares. `remarks`, in Markdown: differences other than the release."""
-
-    remarks: str
-    stamp: str = ""
-
-
-def combination(config: Config) -> Combination:
-    """Return the runs of the campaigns that a campaign compares."""
+def combination(config: Config) -> RunsElsewhere:
+    """Return the runs of the campaigns that a campaign compares; remarks are differences other than the release."""
     runs = [
         CombinedRun(
             cell=replace(cell, scenario=named_on(cell.scenario, entry.label)),
@@ -56,19 +48,14 @@ def combination(config: Config) -> Combination:
         for cell in source.cells
         for run in source.runs_of(cell)
     ]
-    return Combination(runs, "\n".join(_remarks(config)))
+    return RunsElsewhere(runs, "\n".join(_remarks(config)))
 
 
 def _remarks(config: Config) -> Iterator[str]:
     """Say what is confounded: what differs between the campaigns besides the versions they declare."""
     (first, reference), *others = config.compared
-    yield (
-        "Compares "
-        + ", ".join(
-            f"`{entry.campaign}` ({entry.label})" for entry, _ in config.compared
-        )
-        + "."
-    )
+    names = [f"`{entry.campaign}` ({entry.label})" for entry, _ in config.compared]
+    yield f"Compares {', '.join(names)}."
     for entry, source in others:
         if source.campaign.hardware != reference.campaign.hardware:
             yield f"- {entry.label} ran on {source.campaign.hardware}, {first.label} on {reference.campaign.hardware}"

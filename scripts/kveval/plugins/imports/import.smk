@@ -10,7 +10,7 @@ rule import_run:
     wildcard_constraints:
         run="i[1-9][0-9]*",
     conda:
-        "../envs/workflow.yaml"
+        "../../../../envs/workflow.yaml"
     resources:
         mem_mb=800,
         runtime=30,
@@ -21,4 +21,4 @@ rule import_run:
     message:
         "Importing {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}, run {wildcards.run}"
     script:
-        "../scripts/import_run.py"
+        "../../../import_run.py"

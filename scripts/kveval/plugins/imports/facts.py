@@ -9,11 +9,11 @@ import zstandard
 
 from kveval.host.files import is_lfs_pointer
 from kveval.host.findings import Remark
-from kveval.importing.remarks import remark
-from kveval.importing.settings import CONFIG_NAME
 from kveval.load.reports import LevelReport, LoadReport
 from kveval.load.reports.data import SyntheticData
 from kveval.load.reports.vllm_bench import VLLM_BENCH
+from kveval.plugins.imports.remarks import remark
+from kveval.plugins.imports.settings import CONFIG_NAME
 from kveval.stacks.registry import IMPORTED_SERVER
 
 # Release and size are logged when the server starts; after that there is one line per request.

@@ -8,7 +8,7 @@ import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,14 +23,14 @@ from kveval.campaign.import_sheet import (
 from kveval.campaign.problems import ConfigError
 from kveval.host.files import write_bytes
 from kveval.host.findings import Remark
-from kveval.importing.facts import ReportSummary
-from kveval.importing.forms import scan
-from kveval.importing.interpret import FoundLevel, NoReport, Result, interpret
-from kveval.importing.october_2025 import PublishedRow
-from kveval.importing.remarks import remark
-from kveval.importing.runs import Draft, drafts_of, merge_partial_runs
 from kveval.load.reports import ReportFileError
 from kveval.load.reports.reading import read_report
+from kveval.plugins.imports.drafts import Draft, drafts_of, merge_partial_runs
+from kveval.plugins.imports.facts import ReportSummary
+from kveval.plugins.imports.forms import scan
+from kveval.plugins.imports.interpret import FoundLevel, NoReport, Result, interpret
+from kveval.plugins.imports.october_2025 import PublishedRow
+from kveval.plugins.imports.remarks import remark
 
 Texts = dict[str, str]
 CellTexts = tuple[str, ...]
@@ -67,18 +67,9 @@ class _Level:
     run: object
     texts: Texts
 
-    @property
-    def place(self) -> tuple[str, str]:
-        """The report, and the benchmark in it, by which a row is known."""
-        return self.texts["report"], self.texts["benchmark"]
-
-
-@dataclass
-class _Content:
-    """The content of trees: results, and what is no result."""
-
-    results: list[Result] = field(default_factory=list)
-    others: dict[str, str] = field(default_factory=dict)
+    def place(self, sheet: ImportSheet) -> tuple[str, str]:
+        """Return the report, and the benchmark in it, by which a sheet knows a row."""
+        return sheet.file(self.texts["report"]), self.texts["benchmark"]
 
 
 def update_sheet(
@@ -90,24 +81,22 @@ def update_sheet(
     for a tree that cannot be read.
     """
     sheet, header = _existing(path)
-    content = _content(roots, catalogue)
-    levels = _levels(content.results, sheet)
+    results, others = _content(roots, catalogue)
+    levels = _levels(results, sheet)
     present = {
         (sheet.file(row.report), str(row.benchmark)) for row in sheet.rows.values()
     }
-    known = [level for level in levels if _resolved(level, sheet) in present]
-    new = [level for level in levels if _resolved(level, sheet) not in present]
+    known = [level for level in levels if level.place(sheet) in present]
+    new = [level for level in levels if level.place(sheet) not in present]
     numbers = _RunNumbers(sheet, known)
     rows = [{**level.texts, "run": numbers.of(level)} for level in new]
     added = _write(path, header, rows)
     published = {
         _name(result.root, result.report, path.parent): result.published
-        for result in content.results
+        for result in results
         if result.published is not None
     }
-    return SheetUpdate(
-        path, added, len(known), _readable(sheet), content.others, published
-    )
+    return SheetUpdate(path, added, len(known), _readable(sheet), others, published)
 
 
 def _existing(path: Path) -> tuple[ImportSheet, Sequence[str]]:
@@ -121,18 +110,22 @@ def _existing(path: Path) -> tuple[ImportSheet, Sequence[str]]:
         return sheet, next(csv.reader(file))
 
 
-def _content(roots: Sequence[Path], catalogue: Catalogue) -> _Content:
-    content = _Content()
+def _content(
+    roots: Sequence[Path], catalogue: Catalogue
+) -> tuple[list[Result], dict[str, str]]:
+    """Return the results in trees, and what is none there, with the reason."""
+    results: list[Result] = []
+    others: dict[str, str] = {}
     for root in roots:
         tree = scan(root)
         for place, reason in tree.others.items():
-            content.others[str(root / place)] = reason
+            others[str(root / place)] = reason
         for files in tree.results:
             try:
-                content.results.append(interpret(root, files, catalogue))
+                results.append(interpret(root, files, catalogue))
             except NoReport as reason:
-                content.others[str(root / files.place)] = str(reason)
-    return content
+                others[str(root / files.place)] = str(reason)
+    return results, others
 
 
 def _levels(results: Sequence[Result], sheet: ImportSheet) -> list[_Level]:
@@ -377,11 +370,6 @@ def _name(root: Path, path: str, base: Path) -> str:
     return full if root.is_absolute() else os.path.relpath(full, base)
 
 
-def _resolved(level: _Level, sheet: ImportSheet) -> tuple[str, str]:
-    report, benchmark = level.place
-    return sheet.file(report), benchmark
-
-
 class _RunNumbers:
     """The numbers of runs: levels of a run that is in the sheet get its number, other runs the next of their cell."""
 
@@ -399,7 +387,7 @@ class _RunNumbers:
             for row in numbered
         }
         for level in known:
-            place = _resolved(level, sheet)
+            place = level.place(sheet)
             if place in numbers:
                 self._numbers.setdefault(level.run, numbers[place])
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from tests.support.guidellm_reports import Story, document
 
-from kveval.importing.october_2025 import published_row
 from kveval.load.reports import Aggregate, LoadReport
 from kveval.load.reports.reading import decode_report, read_report
+from kveval.plugins.imports.october_2025 import published_row
 
 DATA = Path(os.environ.get("KVEVAL_TEST_DATA", ""))
 real_data = pytest.mark.skipif(

@@ -2,16 +2,13 @@
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
 from kveval.campaign import sizing
-from kveval.campaign.catalogue import Scenario
 from kveval.campaign.cell import Cell
 from kveval.campaign.import_sheet import ImportSheet, SheetRow
 from kveval.campaign.imports import ImportCampaign
@@ -21,6 +18,7 @@ from kveval.host.findings import pluralize
 from kveval.host.hashing import content_hash
 from kveval.stacks.arms import Platform
 from kveval.stacks.registry import IMPORTED_SERVER
+from kveval.workflow.elsewhere import RunElsewhere, RunsElsewhere
 
 UNKNOWN_RELEASE = "0"
 _SHOWN = 12
@@ -41,15 +39,6 @@ class LevelPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str = ""
 
 
-class RunElsewhere(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A run that was measured elsewhere; `required`: the counters that its arm requires."""
-
-    cell: Cell
-    run: int
-    vllm: str
-    required: list[dict[str, Any]] = []
-
-
 class RunPlan(RunElsewhere, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that importing one run needs. `stamp` changes with every file that the run refers to.
 
@@ -67,102 +56,19 @@ class RunPlan(RunElsewhere, frozen=True, kw_only=True, omit_defaults=True):
     hardware: str | None = None
     software: str | None = None
     replicas: int | None = None
-    remarks: list[str] = []
+    remarks: list[str] = msgspec.field(default_factory=list)
     copy: bool = False
-
-
-AnyRun = TypeVar("AnyRun", bound=RunElsewhere)
-
-
-@dataclass(frozen=True)
-class RunsElsewhere(Generic[AnyRun]):
-    """Runs that were measured elsewhere, in the order of their cells."""
-
-    runs: Sequence[AnyRun]
-
-    @property
-    def cells(self) -> list[Cell]:
-        """The cells that have at least one run, in the order of the runs."""
-        return [runs[0].cell for runs in self._by_cell.values()]
-
-    def runs_of(self, cell: str) -> list[AnyRun]:
-        """Return the runs of a cell, given by its path, in their order."""
-        return self._by_cell.get(cell, [])
-
-    @cached_property
-    def _by_cell(self) -> dict[str, list[AnyRun]]:
-        # Asked for once for every job of a plan.
-        runs_by_path: dict[str, list[AnyRun]] = {}
-        for run in self.runs:
-            runs_by_path.setdefault(run.cell.path, []).append(run)
-        return runs_by_path
-
-
-@dataclass(frozen=True)
-class ImportPlan(RunsElsewhere[RunPlan]):
-    """All runs of a sheet; without a sheet, none."""
-
-    sheet: ImportSheet | None = None
-
-    def summary(self) -> str:
-        """Say in one line what becomes of the sheet's rows."""
-        rows = list(self.sheet.rows.values()) if self.sheet else []
-        imported = sum(row.imported for row in rows)
-        counts = Counter(_fate(row) for row in rows if not row.imported)
-        rest = "".join(f", {count} {fate}" for fate, count in sorted(counts.items()))
-        of = f"{pluralize(len(self.runs), 'run')} of {pluralize(len(self.cells), 'cell')}"
-        return f"{pluralize(imported, 'level')} imported ({of}){rest}"
-
-    def findings(self) -> str:
-        """Say for the report, in Markdown, what is left out and what does not agree; the first of many."""
-        return "\n".join(self._findings())
-
-    def _findings(self) -> Iterator[str]:
-        if self.sheet is None:
-            return
-        yield f"{self.summary()}; `{self.sheet.path.as_posix()}` lists each."
-        single = [cell.path for cell in self.cells if len(self.runs_of(cell.path)) == 1]
-        if single:
-            names = ", ".join(single[:_SHOWN])
-            yield f"- only one run, so no verdict: {names}{_more(len(single) - _SHOWN)}"
-        texts: dict[str, list[str]] = {}
-        for row in self.sheet.rows.values():
-            for text in _texts(row):
-                texts.setdefault(text, []).append(row.report)
-        for text, reports in list(texts.items())[:_SHOWN]:
-            yield f"- {text}: `{reports[0]}`{_more(len(reports) - 1)}"
-        if len(texts) > _SHOWN:
-            yield f"- {len(texts) - _SHOWN} more remarks"
-
-
-def _fate(row: SheetRow) -> str:
-    return "open" if row.use != "no" else "left out"
-
-
-def _texts(row: SheetRow) -> list[str]:
-    """Return what is to be said of a row."""
-    if not row.imported:
-        reasons = "; ".join(text for text in (row.problem, row.remarks) if text)
-        open_ = f"open: {', '.join(row.questions)}"
-        fate = "left out" if row.use == "no" else open_
-        return [f"{fate}: {reasons}" if reasons else fate]
-    problem = [f"failed: {row.problem}"] if row.problem else []
-    return [*problem, *([row.remarks] if row.remarks else [])]
-
-
-def _more(count: int) -> str:
-    return f" and {count} more" if count > 0 else ""
 
 
 class MissingFile(Failure):
     """A file that the sheet names was there a moment ago, and is not there now."""
 
 
-def import_plan(config: Config) -> ImportPlan:
-    """Return the runs of a campaign's sheet, in the order of their cells. Raises MissingFile."""
+def import_plan(config: Config) -> RunsElsewhere | None:
+    """Return the runs of a campaign's sheet; None for a campaign without one. Raises MissingFile."""
     campaign, sheet = config.campaign, config.sheet
     if sheet is None or not isinstance(campaign, ImportCampaign):
-        return ImportPlan(())
+        return None
     rows: dict[tuple[Cell, int], list[SheetRow]] = {}
     for row in sheet.imported.values():
         rows.setdefault((row.cell, int(row.run)), []).append(row)
@@ -170,7 +76,60 @@ def import_plan(config: Config) -> ImportPlan:
         _run_plan(config, sheet, cell, run, rows[cell, run], copy=campaign.copy_imports)
         for cell, run in sorted(rows)
     ]
-    return ImportPlan(runs, sheet)
+    summary = _summary(sheet, runs)
+    return RunsElsewhere(
+        runs,
+        remarks="\n".join(_remarks(sheet, runs, summary)),
+        summary=f"Imports: {summary}; {sheet.path} lists each",
+        rules=Path(__file__).with_name("import.smk"),
+    )
+
+
+def _summary(sheet: ImportSheet, runs: Sequence[RunPlan]) -> str:
+    """Say in one line what becomes of the sheet's rows."""
+    fates = Counter(
+        "left out" if row.use == "no" else "open"
+        for row in sheet.rows.values()
+        if not row.imported
+    )
+    rest = "".join(f", {count} {fate}" for fate, count in sorted(fates.items()))
+    cells = pluralize(len({run.cell for run in runs}), "cell")
+    of = f"{pluralize(len(runs), 'run')} of {cells}"
+    return f"{pluralize(len(sheet.imported), 'level')} imported ({of}){rest}"
+
+
+def _remarks(
+    sheet: ImportSheet, runs: Sequence[RunPlan], summary: str
+) -> Iterator[str]:
+    """Say for the report, in Markdown, what is left out and what does not agree; the first of many."""
+    yield f"{summary}; `{sheet.path.as_posix()}` lists each."
+    counts = Counter(run.cell.path for run in runs)
+    single = [path for path, count in counts.items() if count == 1]
+    if single:
+        names = ", ".join(single[:_SHOWN])
+        yield f"- only one run, so no verdict: {names}{_more(len(single) - _SHOWN)}"
+    reports: dict[str, list[str]] = {}
+    for row in sheet.rows.values():
+        for text in _texts(row):
+            reports.setdefault(text, []).append(row.report)
+    for text, (first, *others) in list(reports.items())[:_SHOWN]:
+        yield f"- {text}: `{first}`{_more(len(others))}"
+    if len(reports) > _SHOWN:
+        yield f"- {len(reports) - _SHOWN} more remarks"
+
+
+def _texts(row: SheetRow) -> list[str]:
+    """Return what is to be said of a row."""
+    if row.imported:
+        problem = f"failed: {row.problem}" if row.problem else ""
+        return [text for text in (problem, row.remarks) if text]
+    reasons = "; ".join(text for text in (row.problem, row.remarks) if text)
+    fate = "left out" if row.use == "no" else f"open: {', '.join(row.questions)}"
+    return [f"{fate}: {reasons}" if reasons else fate]
+
+
+def _more(count: int) -> str:
+    return f" and {count} more" if count > 0 else ""
 
 
 def _run_plan(
@@ -191,13 +150,20 @@ def _run_plan(
     per_token = sizing.kv_bytes_per_token(
         model.geometry, model.kv_cache_dtype, ranks, model.dtype
     )
+    # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
+    platform = Platform(
+        vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name=""
+    )
+    required = IMPORTED_SERVER.required_counters(
+        config.catalogue.scenarios[cell.scenario], platform
+    )
     budget = sizing.Budget.from_blocks(per_token, cell.cpu_blocks, ranks=ranks)
     return RunPlan(
         sheet=sheet.path.as_posix(),
         cell=cell,
         run=run,
         vllm=vllm,
-        required=_required(config.catalogue.scenarios[cell.scenario], vllm),
+        required=[dict(counter) for counter in required],
         levels=levels,
         model=model.model_dump(
             mode="json",
@@ -262,15 +228,3 @@ def _stamp(path: str) -> list[Any]:
     except OSError as error:
         raise MissingFile(f"{path}: cannot be read ({error.strerror})") from error
     return [path, status.st_size, status.st_mtime_ns, status.st_ino]
-
-
-def _required(scenario: Scenario, vllm: str) -> list[dict[str, Any]]:
-    """Return the counters that an imported arm requires."""
-    # What was measured elsewhere ran on GPUs; LMCache's form follows from the release.
-    platform = Platform(
-        vllm, lmcache=None, on_cpu=False, engine="local", block_size=16, served_name=""
-    )
-    counters: Sequence[Mapping[str, Any]] = IMPORTED_SERVER.required_counters(
-        scenario, platform
-    )
-    return [dict(counter) for counter in counters]

@@ -19,10 +19,10 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigError
 from kveval.configuration.loading import load_config
 from kveval.host.files import write_json
-from kveval.importing.compared import CombiningError, combination, require_measured
 from kveval.pcp.archive_tools import pack_archives
 from kveval.store.run_file import pointed_run
 from kveval.store.store import Key, pointer
+from kveval.workflow.compared import CombiningError, combination, require_measured
 
 LEVELS = (1, 50)
 OLD = RAW["config"] | {

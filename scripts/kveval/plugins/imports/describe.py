@@ -5,18 +5,18 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kveval import __version__
-from kveval.importing.facts import LevelFacts, ServerFacts
-from kveval.importing.forms import parse_hardware
-from kveval.importing.plan import UNKNOWN_RELEASE, LevelPlan, RunPlan
-from kveval.importing.settings import (
+from kveval.load.levels import OPEN_LOOP
+from kveval.load.reports.data import SyntheticData
+from kveval.load.reports.vllm_bench import VLLM_BENCH
+from kveval.plugins.imports.facts import LevelFacts, ServerFacts
+from kveval.plugins.imports.forms import parse_hardware
+from kveval.plugins.imports.plan import UNKNOWN_RELEASE, LevelPlan, RunPlan
+from kveval.plugins.imports.settings import (
     ServedSettings,
     configuration,
     connectors,
     parse_settings,
 )
-from kveval.load.levels import OPEN_LOOP
-from kveval.load.reports.data import SyntheticData
-from kveval.load.reports.vllm_bench import VLLM_BENCH
 from kveval.store.run_file import time_text
 
 # Requests per minute: the rounding error of a rate that is written in requests per second.

@@ -10,17 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kveval.configuration.config import measurement_id
 from kveval.host.errors import Failure
 from kveval.host.files import is_lfs_pointer, sha256_file, write_json
-from kveval.importing.counters import counters_of
-from kveval.importing.describe import ReadLevel, describe_run
-from kveval.importing.facts import ReportSummary, read_server_facts
-from kveval.importing.plan import LevelPlan, RunPlan
 from kveval.load.reports import ReportFileError
 from kveval.load.reports.reading import read_report
+from kveval.plugins.imports.counters import counters_of
+from kveval.plugins.imports.describe import ReadLevel, describe_run
+from kveval.plugins.imports.facts import ReportSummary, read_server_facts
+from kveval.plugins.imports.plan import LevelPlan, RunPlan
 from kveval.store.run_file import SCHEMA
 from kveval.store.store import Key, Store, pointer
 from pcp_parquet.archive.files import split_name
@@ -143,11 +141,6 @@ def _read_level(level: LevelPlan, report: ReportSummary | ReportFileError) -> Re
         return ReadLevel(level, error=facts.error)
     server = read_server_facts([Path(path) for path in level.server_files])
     return ReadLevel(level, facts, report.guidellm, server)
-
-
-def plan_from(content: Mapping[str, Any]) -> RunPlan:
-    """Return the plan that a job was given as plain values."""
-    return msgspec.convert(content, RunPlan)
 
 
 def _sources(levels: Sequence[ReadLevel]) -> _Sources:

@@ -15,8 +15,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kveval.importing.october_2025 import SCENARIOS
-from kveval.importing.settings import CONFIG_NAME
+from kveval.plugins.imports.october_2025 import SCENARIOS
+from kveval.plugins.imports.settings import CONFIG_NAME
 from pcp_parquet.archive.tars import TARS
 
 ARCHIVES_NAME = "pcp-archives"

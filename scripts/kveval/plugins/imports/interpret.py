@@ -11,14 +11,16 @@ from pathlib import Path
 
 from kveval.campaign.catalogue import Catalogue, Model, Scenario
 from kveval.host.findings import Remark
-from kveval.importing import october_2025
-from kveval.importing.facts import (
+from kveval.load.reports import LoadReport, ReportFileError
+from kveval.load.reports.reading import read_report
+from kveval.plugins.imports import october_2025
+from kveval.plugins.imports.facts import (
     LevelFacts,
     ReportSummary,
     ServerFacts,
     read_server_facts,
 )
-from kveval.importing.forms import (
+from kveval.plugins.imports.forms import (
     DATED,
     FOLDER,
     OCTOBER,
@@ -30,9 +32,9 @@ from kveval.importing.forms import (
     parse_hardware,
     parse_october,
 )
-from kveval.importing.october_2025 import PublishedRow
-from kveval.importing.remarks import remark
-from kveval.importing.settings import (
+from kveval.plugins.imports.october_2025 import PublishedRow
+from kveval.plugins.imports.remarks import remark
+from kveval.plugins.imports.settings import (
     ServedSettings,
     Tier,
     configuration,
@@ -42,8 +44,6 @@ from kveval.importing.settings import (
     parse_settings,
     ranks,
 )
-from kveval.load.reports import LoadReport, ReportFileError
-from kveval.load.reports.reading import read_report
 
 # A size that was rounded to whole gigabytes is still the same budget.
 _SAME_BUDGET = 0.01

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.described import run_tables
 from tests.support.guidellm_reports import START, Story
@@ -18,12 +19,12 @@ from tests.support.result_trees import (
 )
 
 from kveval.conditions.facts import described
-from kveval.importing.run import (
+from kveval.plugins.imports.plan import RunPlan
+from kveval.plugins.imports.run import (
     ImportFailure,
     Span,
     covering,
     import_run,
-    plan_from,
     spans,
 )
 from kveval.store.run_file import read_run, stored_run
@@ -345,11 +346,10 @@ def test_a_file_that_is_gone_is_named(tree: Path) -> None:
 
 
 def test_a_plan_survives_as_plain_values(tree: Path) -> None:
-    import msgspec  # noqa: PLC0415
-
     write_level(tree, MODEL, "no-offload", 4)
     run = plan(tree).runs[0]
-    assert plan_from(json.loads(json.dumps(msgspec.to_builtins(run)))) == run
+    content = json.loads(json.dumps(msgspec.to_builtins(run)))
+    assert msgspec.convert(content, RunPlan) == run
 
 
 def test_what_defines_a_run_is_read_from_its_files(tree: Path) -> None:

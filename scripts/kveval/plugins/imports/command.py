@@ -12,7 +12,7 @@ from kveval.campaign.import_sheet import UNKNOWN
 from kveval.configuration.loading import load_catalogue
 from kveval.host.errors import Failure
 from kveval.host.findings import pluralize
-from kveval.importing.sheet import SheetUpdate, update_sheet
+from kveval.plugins.imports.sheet import SheetUpdate, update_sheet
 from kveval.workflow.command.campaign import OptionError
 from kveval.workflow.command.checkout import Checkout
 from kveval.workflow.command.output import Output
@@ -78,7 +78,8 @@ def _lines(update: SheetUpdate) -> Iterator[str]:
     known = (
         f"; {pluralize(update.known, 'level')} there already" if update.known else ""
     )
-    yield f"{update.path}: {pluralize(len(rows), 'row')} added{_at(sorted(rows))}{known}"
+    where = f" (lines {min(rows)} to {max(rows)})" if rows else ""
+    yield f"{update.path}: {pluralize(len(rows), 'row')} added{where}{known}"
     if rows:
         counts = Counter(_use(row) for row in rows.values())
         yield "  " + ", ".join(
@@ -116,12 +117,6 @@ def _use(row: dict[str, str]) -> str:
     if UNKNOWN in row.values():
         return f"with {UNKNOWN}, not imported until it is corrected"
     return "failed levels" if row["problem"] else "to import"
-
-
-def _at(numbers: Sequence[int]) -> str:
-    if not numbers:
-        return ""
-    return f" (lines {numbers[0]} to {numbers[-1]})"
 
 
 def _open(update: SheetUpdate) -> Iterator[str]:

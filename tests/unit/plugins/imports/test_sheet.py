@@ -38,8 +38,8 @@ from tests.support.vllm_bench import result
 
 from kveval.campaign.problems import ConfigError
 from kveval.configuration.loading import load_catalogue
-from kveval.importing.forms import scan
-from kveval.importing.interpret import interpret
+from kveval.plugins.imports.forms import scan
+from kveval.plugins.imports.interpret import interpret
 
 MODEL = "Qwen3-0.6B"
 PER_BLOCK_GIB = 16 * 114_688 / 2**30

@@ -15,7 +15,7 @@ from kveval.campaign.catalogue import Model
 from kveval.campaign.types import BLOCK_TOKENS
 from kveval.host.findings import Remark
 from kveval.host.hashing import content_hash
-from kveval.importing.remarks import remark
+from kveval.plugins.imports.remarks import remark
 
 CONFIG_NAME = "benchmark-config.txt"
 # LMCache's own default, GiB per rank.

@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from kveval.importing.describe import ReadLevel
-from kveval.importing.facts import LevelFacts
+from kveval.plugins.imports.describe import ReadLevel
+from kveval.plugins.imports.facts import LevelFacts
 from kveval.stacks.registry import IMPORTED_SERVER
 from pcp_parquet.archive.problems import ArchiveError
 from pcp_parquet.conversion.conversion import convert
