@@ -45,13 +45,11 @@ container: os.environ.get("KVEVAL_IMAGE")
 
 include: "rules/convert.smk"
 include: "rules/analyse.smk"
-include: "rules/predict.smk"
 
 
-if INVOCATION.shared_folder:
-    for RULES in rule_files():
+for RULES in rule_files(shared_folder=INVOCATION.shared_folder):
 
-        include: str(RULES)
+    include: str(RULES)
 
 
 include: "rules/report.smk"

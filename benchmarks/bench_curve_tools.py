@@ -21,10 +21,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "scripts")]
 
-from kveval.curve.curve import reuse_curve  # noqa: E402
-from kveval.curve.distances import FIRST, reuse_distances  # noqa: E402
-from kveval.curve.prompts import Prompts  # noqa: E402
 from kveval.load.trace_file import TraceRow, read  # noqa: E402
+from kveval.plugins.curve.simulation.curve import reuse_curve  # noqa: E402
+from kveval.plugins.curve.simulation.distances import FIRST, reuse_distances  # noqa: E402
+from kveval.plugins.curve.simulation.prompts import Prompts  # noqa: E402
 
 BLOCK = 512
 SIZES = (1_000, 10_000, 30_000, 50_000, 100_000, 10**7)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from kveval.analysis.cell_benefits import predicted_benefits
-from kveval.analysis.reuse import served_shares, served_table, with_hits
-from kveval.analysis.waterfall import waterfall
+from kveval.plugins.curve.predicted.cell_benefits import predicted_benefits
+from kveval.plugins.curve.predicted.hits import served_shares, served_table, with_hits
+from kveval.plugins.curve.predicted.waterfall import waterfall
 from kveval.report.data.reading import read_report_plan
 from kveval.store.run_file import collected_runs
 from kveval.tables.csv_files import read_table

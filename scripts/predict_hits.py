@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kveval.analysis.reuse import predicted_hits
+from kveval.plugins.curve.predicted.hits import predicted_hits
 from kveval.store.derived import readable
 from kveval.store.run_file import described_run, stored_run
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pandas as pd
 
-from kveval.analysis.reuse import (
+from kveval.plugins.curve.predicted.hits import (
     KEYS,
     NUMBERS,
     served_shares,
     served_table,
 )
-from kveval.analysis.waterfall import waterfall
+from kveval.plugins.curve.predicted.waterfall import waterfall
 from kveval.report.data.campaign import Measured
 from kveval.tables.csv_files import PREDICTED_TEXTS
 

@@ -21,8 +21,8 @@ from typing import Any
 from tests.support.document_checks import DOCUMENT_RULES
 from tests.support.paths import CONFIG
 
-from kveval.analysis.waterfall import LEAKS, SOURCES
 from kveval.configuration.loading import load_config
+from kveval.plugins.curve.predicted.waterfall import LEAKS, SOURCES
 from kveval.report.data.vocabulary import VERDICTS, WARNINGS
 from kveval.verdict import comparability
 from kveval.verdict.codes import CODES, INPUTS, SEVERITIES

@@ -25,6 +25,8 @@ _BELOW_ENGINES = (
     "configuration",
     "store",
 )
+# What reads files and knows neither servers nor configuration.
+_FILES = ("host", "load", "campaign", "store")
 _ANALYSIS = ("conditions", "estimators", "tables", "verdict")
 ALLOWED: Mapping[str, Sequence[str]] = {
     "host": (),
@@ -35,22 +37,18 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     "configuration": ("host", "load", "campaign", "stacks"),
     # A stored run names its cell.
     "store": ("host", "campaign"),
-    "curve": _BELOW_ENGINES,
     "engines": _BELOW_ENGINES,
     "conditions": _BELOW_ENGINES,
     "estimators": (),
-    "tables": ("host", "load", "pcp", "campaign", "store", "estimators"),
-    "verdict": ("host", "load", "campaign", "store", "estimators", "tables"),
-    "analysis": (*_BELOW_ENGINES, "estimators", "tables", "verdict", "curve", "report"),
-    "report": (*_BELOW_ENGINES, "curve", *_ANALYSIS),
+    "tables": (*_FILES, "pcp", "estimators"),
+    "verdict": (*_FILES, "estimators", "tables"),
+    "report": (*_FILES, "estimators", "tables", "verdict"),
     # A search for levels judges each level at once, with the checks of the report.
-    "measure": (*_BELOW_ENGINES, "engines", "curve", *_ANALYSIS),
+    "measure": (*_BELOW_ENGINES, "engines", *_ANALYSIS),
     "workflow": (
         *_BELOW_ENGINES,
-        "curve",
         "engines",
         *_ANALYSIS,
-        "analysis",
         "report",
         "measure",
     ),
@@ -59,10 +57,8 @@ ALLOWED: Mapping[str, Sequence[str]] = {
     # What stands beside the core; none imports another.
     "plugins": (
         *_BELOW_ENGINES,
-        "curve",
         "engines",
         *_ANALYSIS,
-        "analysis",
         "report",
         "measure",
         "workflow",

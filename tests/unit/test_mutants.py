@@ -53,6 +53,6 @@ def test_the_nearest_tests_say_most_of_what_was_changed() -> None:
 
     of_images = tests("configuration/warnings.py", "images[base] != image")
     assert "tests/unit/configuration/test_config_deployment.py" in of_images
-    assert "tests/unit/curve/test_service.py" in tests(
-        "curve/service.py", "self.held.get(group, 0) + 1"
+    assert "tests/unit/plugins/curve/test_service.py" in tests(
+        "plugins/curve/simulation/service.py", "self.held.get(group, 0) + 1"
     )

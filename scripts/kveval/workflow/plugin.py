@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from kveval.configuration.config import Config
     from kveval.report.sections import Section
     from kveval.workflow.elsewhere import RunsElsewhere
+    from kveval.workflow.planning.plan import PlanNotes
+    from kveval.workflow.planning.stored import StoreIndex
 
-OURS = ("attach", "builds", "exports", "imports", "traces")
+OURS = ("attach", "builds", "curve", "exports", "imports", "traces")
 GROUP = "kveval.plugins"
+_SCRIPTS = Path(__file__).resolve().parents[2]
 
 
 def _nothing(_: typer.Typer) -> None:
@@ -37,9 +40,11 @@ class Plugin:
     Attributes:
         name: its name, that of its folder.
         add_commands: adds its commands to those of `kveval`; what answers is to be imported when one is called.
-        rules: its file of Snakemake rules, None without one. It is included where jobs share a folder, before the rules
-            of the report; what it adds to `BESIDE_REPORT`, tables and figures of its own, is made before the report.
+        rules: its file of Snakemake rules, None without one. It is included before the rules of the report; that of an
+            installed distribution only where jobs share a folder. What it adds to `BESIDE_REPORT`, tables and figures of
+            its own, is made before the report; what it adds to `BESIDE_FIGURES`, before the figures of a family.
         sections: returns its sections of the report in a folder of results, from its own tables there.
+        plan: returns the lines that it adds to the plan of a campaign, given the store.
         runs: returns the runs that it brings to a campaign which measures none itself; None for any other campaign.
     """
 
@@ -48,6 +53,7 @@ class Plugin:
     rules: Path | None = None
     sections: Callable[[Path], Iterable[Section]] | None = None
     runs: Callable[[Config], RunsElsewhere | None] | None = None
+    plan: Callable[[Config, StoreIndex], PlanNotes] | None = None
 
 
 @cache
@@ -58,9 +64,15 @@ def installed() -> tuple[Plugin, ...]:
     return (*ours, *(point.load() for point in others))
 
 
-def rule_files() -> list[Path]:
-    """Return the rule files of all plug-ins."""
-    return [plugin.rules for plugin in installed() if plugin.rules is not None]
+def rule_files(*, shared_folder: bool) -> list[Path]:
+    """Return the rule files of all plug-ins; of ours alone where jobs share no folder and have this checkout alone."""
+    files = (plugin.rules for plugin in installed() if plugin.rules is not None)
+    return [file for file in files if shared_folder or file.is_relative_to(_SCRIPTS)]
+
+
+def plan_notes() -> list[Callable[[Config, StoreIndex], PlanNotes]]:
+    """Return the functions by which plug-ins add lines to a plan."""
+    return [plugin.plan for plugin in installed() if plugin.plan is not None]
 
 
 def sections_beside(results: Path) -> list[Section]:

@@ -12,8 +12,8 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.paths import REPOSITORY
 from tests.support.report_text import result_of, result_of_whole
 
-from kveval.analysis.waterfall import LEAKS
 from kveval.campaign.cell import Cell
+from kveval.plugins.curve.predicted.waterfall import LEAKS
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.report import write_report
 from kveval.report.result.model import ResultError, read_result, schema_text

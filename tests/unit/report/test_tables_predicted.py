@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import pandas as pd
 from tests.support.report_text import plain_table
 
-from kveval.analysis.cell_benefits import COLUMNS
 from kveval.campaign.cell import Cell
+from kveval.plugins.curve.predicted.cell_benefits import COLUMNS
 from kveval.report.build_result import (
     comparison_results,
     prediction_results,

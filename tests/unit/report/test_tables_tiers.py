@@ -5,8 +5,8 @@ from tests.support.predicted import with_predicted
 from tests.support.report_text import plain_table, result_of
 from tests.unit.tables.test_tier_activity import DEVICE, run
 
-from kveval.analysis.reuse import with_hits
 from kveval.campaign.cell import Cell
+from kveval.plugins.curve.predicted.hits import with_hits
 from kveval.report.build_result import means_by_level
 from kveval.report.data.hits import Leak
 from kveval.report.result.model import CampaignResult, ReportedCell

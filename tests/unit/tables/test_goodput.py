@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.support.described import run_tables
-from tests.unit.analysis.test_analysis_docs import documented
+from tests.unit.plugins.curve.test_table_docs import documented
 from tests.unit.tables.test_level_tables import measurement, only  # noqa: F401  (a fixture)
 
 from kveval.load.reports import RequestRecord, Status

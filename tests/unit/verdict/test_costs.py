@@ -12,7 +12,7 @@ from tests.support.synthetic import (
     peaks_table,
     run_description,
 )
-from tests.unit.analysis.test_analysis_docs import documented
+from tests.unit.plugins.curve.test_table_docs import documented
 
 from kveval.store.run_file import Run
 from kveval.verdict.costs import (

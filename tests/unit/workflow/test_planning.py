@@ -16,9 +16,10 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.specification import described, differences
 from kveval.configuration.loading import load_config
-from kveval.curve.cells import block_count
 from kveval.load.sample_sizes import window_s
-from kveval.workflow.planning import tier_sizes
+from kveval.plugins.curve.plan import tier_sizes
+from kveval.plugins.curve.plan.tier_sizes import tier_size_lines
+from kveval.plugins.curve.simulation.cells import block_count
 from kveval.workflow.planning.costs import cost, disk, shortages
 from kveval.workflow.planning.order import block_of, in_order, planned_runs, priority
 from kveval.workflow.planning.plan import make_plan
@@ -33,7 +34,6 @@ from kveval.workflow.planning.reuse_table import (
 )
 from kveval.workflow.planning.stored import StoreIndex, read_pointers
 from kveval.workflow.planning.text import PlanText
-from kveval.workflow.planning.tier_sizes import tier_size_lines
 
 HOST, OTHER = "this-host", "other-host"
 SMALL, LARGE = (

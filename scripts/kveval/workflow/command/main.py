@@ -186,30 +186,6 @@ def plan(
 
 
 @app.command(rich_help_panel=CAMPAIGNS)
-def curve(
-    campaign: CampaignFile = None,
-    site: SiteFile = None,
-    changes: Changes = None,
-    directory: Directory = None,
-    model_config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The config.json of a model that takes the place of the campaign's.",
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
-    """Compute what every tier size would serve of the load, and what it buys."""
-    from kveval.workflow.command.planning import changes_for_model, show_curve
-
-    if model_config is not None:
-        changes = [*(changes or ()), *changes_for_model(campaign, model_config)]
-    with campaign_context(campaign, site, changes, directory) as context:
-        show_curve(context, as_json=as_json)
-
-
-@app.command(rich_help_panel=CAMPAIGNS)
 def models(
     campaign: CampaignFile = None,
     site: SiteFile = None,

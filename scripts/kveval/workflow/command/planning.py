@@ -1,22 +1,16 @@
-"""`kveval plan` and `kveval curve`: what a campaign would measure and cost, and what caches of every size would serve."""
+"""`kveval plan`: what a campaign would measure and cost."""
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from kveval.campaign.inheritance import read_campaign
 from kveval.campaign.problems import ConfigError
 from kveval.host import hardware
 from kveval.host.errors import Failure
-from kveval.workflow.command.campaign import STORE, CampaignContext, campaign_file
-from kveval.workflow.command.checkout import Checkout
+from kveval.workflow.command.campaign import STORE, CampaignContext
 from kveval.workflow.command.output import Output
-from kveval.workflow.planning.curve_files import CurveText
 from kveval.workflow.planning.host_room import known_room, room_problems
 from kveval.workflow.planning.order import planned_runs
 from kveval.workflow.planning.plan import Plan, make_plan
@@ -27,6 +21,7 @@ from kveval.workflow.planning.stored import (
     read_pointers,
 )
 from kveval.workflow.planning.text import PlanText
+from kveval.workflow.plugin import plan_notes
 
 NONE_RUNS = "\nNo server of this campaign runs already: the workflow starts them."
 
@@ -52,7 +47,9 @@ def show_plan(
         host = hardware.probe() if campaign.engine == "local" else {}
         plan = _plan_of(context, index, host.get("fingerprint"))
         _require_room(context, plan, host)
-        text = PlanText(plan, index, os.cpu_count() or 1, host.get("memory_bytes"))
+        notes = [notes_of(context.config, index) for notes_of in plan_notes()]
+        cpus, memory = os.cpu_count() or 1, host.get("memory_bytes")
+        text = PlanText(plan, index, cpus, memory, notes)
         for line in text.lines():
             output.line(line)
         text.write_table(table)
@@ -105,38 +102,3 @@ def _read_elsewhere(context: CampaignContext) -> str:
     except WorkflowError as error:
         raise NothingToRead(str(error)) from None
     return external_runs_summary(runs)
-
-
-def changes_for_model(campaign: Path | None, model_config: Path) -> list[str]:
-    """Return the changes of a campaign, the default one if None, by which all of its models are that of a config.json."""
-    near = Checkout.from_folders(Path.cwd()).relative()
-    file = near.default_campaign if campaign is None else campaign_file(campaign, near)
-    source, problems = read_campaign(file)
-    if problems:
-        raise ConfigError(problems)
-    file = model_config.absolute()
-    named = file.parent.name if file.stem == "config" else file.stem
-    name = re.sub("[^A-Za-z0-9.-]+", "-", named).strip("-.") or "model"
-    entries = []
-    for entry in source.raw.get("matrix") or ():
-        changed = {**entry, "models": [name]} if isinstance(entry, dict) else entry
-        if changed not in entries:
-            entries.append(changed)
-    models = {name: {"config": str(file)}}
-    return [f"models={json.dumps(models)}", f"matrix={json.dumps(entries)}"]
-
-
-def show_curve(context: CampaignContext, *, as_json: bool) -> None:
-    """Print the curves and what a tier buys, and write curve.csv and curve.png."""
-    table, figure = context.logs / "curve.csv", context.logs / "curve.png"
-    with Output.to(context.logs / "curve.log", as_json=as_json) as output:
-        words = context.snakemake_words
-        store = StoreIndex.read(STORE)
-        text = CurveText(context.config, store, words, output.progress)
-        for line in text.lines():
-            output.line(line)
-        text.write_table(table)
-        output.line(f"\nTable: {table}")
-        output.line(text.draw(figure))
-        rows = [*text.rows()]
-        output.document({"campaign": context.config.campaign.name, "rows": rows})

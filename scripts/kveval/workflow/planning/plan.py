@@ -41,6 +41,14 @@ class PlannedRun:
 
 
 @dataclass(frozen=True)
+class PlanNotes:
+    """Lines that a plug-in adds to a plan: `first` before all others, `shown` after what the workload can show."""
+
+    first: Sequence[str] = ()
+    shown: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Plan:
     """The runs of a campaign, in the order in which they are measured.
 

@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
@@ -14,11 +14,9 @@ from kveval.host.findings import aligned, pluralize
 from kveval.report.data.run_facts import WEIGHTS
 from kveval.store.entries import size_text
 from kveval.workflow.planning.costs import Cost, cost, disk, shortages
-from kveval.workflow.planning.curves import level_curves
-from kveval.workflow.planning.fit import fit_lines
 from kveval.workflow.planning.gpus import server_gpus, stored_with_other_gpus
 from kveval.workflow.planning.order import campaign_pointer
-from kveval.workflow.planning.plan import Plan, PlannedRun
+from kveval.workflow.planning.plan import Plan, PlannedRun, PlanNotes
 from kveval.workflow.planning.reuse_table import (
     HEADER,
     device_notes,
@@ -27,7 +25,6 @@ from kveval.workflow.planning.reuse_table import (
     reuse_rows,
 )
 from kveval.workflow.planning.stored import StoreIndex
-from kveval.workflow.planning.tier_sizes import MOST_BLOCKS, tier_size_lines
 
 _ROWS = 60
 _NEXT = 12
@@ -39,16 +36,22 @@ class PlanText:
     """A plan with its cost.
 
     `cpus`: those of the host that would measure, to estimate the disk that reports take; `memory`: its memory, bytes,
-    None if not known.
+    None if not known; `notes`: what plug-ins add.
     """
 
     def __init__(
-        self, plan: Plan, store: StoreIndex, cpus: int, memory: int | None = None
+        self,
+        plan: Plan,
+        store: StoreIndex,
+        cpus: int,
+        memory: int | None = None,
+        notes: Sequence[PlanNotes] = (),
     ) -> None:
         self.plan = plan
         self.store = store
         self.cpus = cpus
         self.memory = memory
+        self.notes = notes
 
     @cached_property
     def costs(self) -> dict[Cell, Cost]:
@@ -62,9 +65,8 @@ class PlanText:
         """Yield the plan, line by line."""
         campaign = self.plan.config.campaign
         runs = self.plan.runs
-        config = self.plan.config
-        curves = [*level_curves(config, self.store, MOST_BLOCKS)]
-        yield from fit_lines(config, curves, self.store)
+        for note in self.notes:
+            yield from note.first
         yield f"Campaign {campaign.name}: {campaign.title}"
         if campaign.server.weights == "random":
             yield f"{WEIGHTS['random'].capitalize()}: nothing is downloaded"
@@ -233,7 +235,8 @@ class PlanText:
         yield from device_notes(self.plan, self.store)
         yield from overflow_notes(self.plan)
         yield from pinned_notes(self.plan)
-        yield from tier_size_lines(self.plan.config, self.store)
+        for note in self.notes:
+            yield from note.shown
 
     def _short(self) -> Iterator[str]:
         known = [

@@ -1,0 +1,1 @@
+"""Tables beside the measured ones: predicted hits and gains, and where hits are lost."""
