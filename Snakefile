@@ -48,10 +48,9 @@ include: "rules/analyse.smk"
 include: "rules/predict.smk"
 
 
-if INVOCATION.shared_folder:
-    for RULES in rule_files():
+for RULES in rule_files(INVOCATION.shared_folder):
 
-        include: str(RULES)
+    include: str(RULES)
 
 
 include: "rules/report.smk"
@@ -66,7 +65,7 @@ rule report:
     default_target: True
     input:
         REPORT.format(so_far="") if INVOCATION.shared_folder else local(BROUGHT),
-        local(BENCHMARK_REPORTS),
+        BESIDE_TARGET,
     localrule: True
 
 

@@ -136,6 +136,7 @@ JUDGED = {
     "peaks": f"{ANALYSIS}/peak_throughput_all.csv",
     "comparison": f"{ANALYSIS}/comparison.csv",
 }
-# Tables and figures of plug-ins, which are made before the report, or before the figures of a family.
+# Files of plug-ins: made before the report, before the figures of a family, or by target `report` alone.
 BESIDE_REPORT = []
 BESIDE_FIGURES = {}
+BESIDE_TARGET = []

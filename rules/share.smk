@@ -9,7 +9,9 @@ READ = [
     *(f"{RESULTS}/{name}" for name in APPENDICES),
     *(f"{RESULTS}/figures/{family}" for family in FIGURE_FAMILIES),
 ]
-READ += expand([*JUDGED.values(), *BESIDE_VERDICTS, *LINKED, *SUMMARIES, *BESIDE_REPORT], so_far="")
+READ += expand(
+    [*JUDGED.values(), *BESIDE_VERDICTS, *LINKED, *SUMMARIES, *BESIDE_REPORT], so_far=""
+)
 READ += [
     f"{folder}/{name}.csv" for folder in CELL_FOLDERS for name in ("levels", "peak")
 ]

@@ -25,7 +25,7 @@ import duckdb
 import jsonschema
 import yaml
 from snakemake.cli import get_argument_parser
-from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS
+from tests.support.paths import CONFIG, REPOSITORY, RULE_FILES, SCRIPTS
 from typer import TyperException
 from typer.core import TyperGroup
 from typer.main import get_group
@@ -308,7 +308,7 @@ def _is_made(target: str) -> bool:
 @functools.cache
 def _targets() -> tuple[list[str], list[re.Pattern[str]]]:
     """The names of the workflow's rules, and patterns of the paths that they make."""
-    sources = [REPOSITORY / "Snakefile", *(REPOSITORY / "rules").glob("*.smk")]
+    sources = [REPOSITORY / "Snakefile", *RULE_FILES]
     text = "\n".join(source.read_text(encoding="utf-8") for source in sources)
     constants = dict(re.findall(r'^([A-Z_]+) = f"(.*)"', text, re.MULTILINE))
     outputs = "".join(

@@ -12,6 +12,10 @@ SCRIPTS = REPOSITORY / "scripts"
 DATA = REPOSITORY / "tests" / "support" / "data"
 STAND_INS = REPOSITORY / "tests" / "support" / "stand_ins"
 SHIMS = REPOSITORY / "tests" / "support" / "shims"
+RULE_FILES = sorted(
+    [*(REPOSITORY / "rules").glob("*.smk"), *SCRIPTS.glob("kveval/plugins/*/*.smk")]
+)
+"""The files of rules, those of our plug-ins included."""
 PACKAGES = ("kveval", "pcp_parquet")
 """The packages in scripts/; nothing of the second imports the first."""
 

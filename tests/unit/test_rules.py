@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from tests.support.paths import REPOSITORY
+from tests.support.paths import REPOSITORY, RULE_FILES
 
 RULES = [
     file
-    for file in [REPOSITORY / "Snakefile", *(REPOSITORY / "rules").glob("*.smk")]
+    for file in [REPOSITORY / "Snakefile", *RULE_FILES]
     # The functions that rules call.
     if file.name not in ("common.smk", "inputs.smk")
 ]

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import yaml
-from tests.support.paths import REPOSITORY
+from tests.support.paths import REPOSITORY, RULE_FILES
 
 from kveval.workflow.directives import per_run_resource
 
@@ -12,7 +12,7 @@ PROFILES = {
     path.parent.name: yaml.safe_load(path.read_text())
     for path in REPOSITORY.glob("profiles/*/config.yaml")
 }
-RULES = "\n".join(path.read_text() for path in (REPOSITORY / "rules").glob("*.smk"))
+RULES = "\n".join(path.read_text() for path in RULE_FILES)
 
 
 @pytest.mark.parametrize("name", sorted(PROFILES.keys() - {"default"}))
@@ -76,7 +76,7 @@ def test_rules_with_a_job_per_run_or_cell_ask_for_constants():
         for _, block in rules_of_a_cluster()
         if "CELL}" in block.partition("log:")[0]
     ]
-    assert len(many) == 3
+    assert len(many) == 4
     assert [
         block
         for block in many

@@ -34,8 +34,9 @@ class Plugin:
     Attributes:
         name: its name, that of its folder.
         add_commands: adds its commands to those of `kveval`; what answers is to be imported when one is called.
-        rules: its file of Snakemake rules, None without one. It is included where jobs share a folder, before the rules
-            of the report; what it adds to `BESIDE_REPORT`, tables and figures of its own, is made before the report.
+        rules: its file of Snakemake rules, None without one. It is included before the rules of the report; what it adds
+            to `BESIDE_REPORT`, tables and figures of its own, is made before the report, what it adds to
+            `BESIDE_TARGET` with it.
         sections: returns its sections of the report in a folder of results, from its own tables there.
     """
 
@@ -46,16 +47,22 @@ class Plugin:
 
 
 @cache
+def ours() -> tuple[Plugin, ...]:
+    """Return our plug-ins."""
+    return tuple(import_module(f"{GROUP}.{name}").PLUGIN for name in OURS)
+
+
+@cache
 def installed() -> tuple[Plugin, ...]:
     """Return our plug-ins, then those of others by name."""
-    ours = [import_module(f"{GROUP}.{name}").PLUGIN for name in OURS]
     others = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    return (*ours, *(point.load() for point in others))
+    return (*ours(), *(point.load() for point in others))
 
 
-def rule_files() -> list[Path]:
-    """Return the rule files of all plug-ins."""
-    return [plugin.rules for plugin in installed() if plugin.rules is not None]
+def rule_files(jobs_share_folder: bool) -> list[Path]:
+    """Return the rule files of plug-ins: of ours alone where jobs have no more than what the checkout has."""
+    plugins = installed() if jobs_share_folder else ours()
+    return [plugin.rules for plugin in plugins if plugin.rules is not None]
 
 
 def sections_beside(results: Path) -> list[Section]:

@@ -1,6 +1,6 @@
-"""Results for other tools: the runs and the report of a campaign in MLflow.
+"""Results for other tools: the runs and the report of a campaign in MLflow, peaks as llm-d-benchmark's reports.
 
-`mlflow_runs` says what is logged of a report.json, `mlflow_server` sends it.
+`mlflow_runs` says what is logged of a report.json, `mlflow_server` sends it; `llmd` is what the rule in `exports.smk` runs.
 """
 # ruff: noqa: PLC0415
 
@@ -49,4 +49,4 @@ def _add_commands(app: typer.Typer) -> None:
     app.add_typer(_exports, name="export", rich_help_panel=STORED)
 
 
-PLUGIN = Plugin("exports", _add_commands)
+PLUGIN = Plugin("exports", _add_commands, Path(__file__).with_name("exports.smk"))

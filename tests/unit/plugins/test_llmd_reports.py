@@ -13,13 +13,13 @@ from llmd_benchmark_report import import_benchmark_report, load_benchmark_report
 from tests.support import synthetic_campaign as campaign
 
 from kveval.campaign.cell import CELL_COLUMNS, Cell
-from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.export.llmd import (
+from kveval.plugins.exports.llmd import (
     ExportError,
     level_report,
     peak_report,
     write_peak_reports,
 )
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.tables.not_assessed import gap_table, gaps_of
 from kveval.tables.cells import THROUGHPUT, rows_of
 
@@ -39,15 +39,16 @@ def plan() -> ReportPlan:
 def test_peaks_as_benchmark_reports_are_valid(
     measured: Measured, tmp_path: Path
 ) -> None:
-    cells = [cell for cell in campaign.cells() if cell.model == CELL.model]
-    files = {cell: tmp_path / f"{number}.yaml" for number, cell in enumerate(cells)}
-    write_peak_reports(measured, "large", files)
-    found = [
-        yaml.safe_load(path.read_text(encoding="utf-8")) for path in files.values()
-    ]
-    for path in files.values():
-        assert import_benchmark_report(str(path)).version == "0.2"
-    assert len({content["run"]["uid"] for content in found}) == len(found) == 10
+    listed = tmp_path / "analysis" / "benchmark_reports.txt"
+    listed.parent.mkdir()
+    for cell in campaign.cells():
+        (tmp_path / cell.path).mkdir(parents=True)
+    write_peak_reports(measured, "large", listed)
+    paths = listed.read_text().split()
+    found = [yaml.safe_load(Path(path).read_text(encoding="utf-8")) for path in paths]
+    for path in paths:
+        assert import_benchmark_report(path).version == "0.2"
+    assert len({content["run"]["uid"] for content in found}) == len(found) == 34
     assert len({content["run"]["eid"] for content in found}) == len(found)
 
 
@@ -190,11 +191,9 @@ def test_whatever_is_unknown_of_a_level_its_benchmark_report_is_valid(
     assert "nan" not in json.dumps(content).lower()
 
 
-def test_a_cell_without_a_peak_cannot_be_exported(
-    measured: Measured, tmp_path: Path
-) -> None:
+def test_a_cell_without_a_peak_cannot_be_exported(measured: Measured) -> None:
     gone = Measured(
         measured.runs, measured.levels, measured.peaks.iloc[:0], measured.comparison
     )
     with pytest.raises(ExportError, match="Qwen3-14B/lmcache-valkey/20000"):
-        write_peak_reports(gone, "large", {CELL: tmp_path / "x.yaml"})
+        peak_report(gone, CELL, "large")
