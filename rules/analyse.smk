@@ -106,7 +106,6 @@ rule summarise_campaign:
         comparison=f"{ANALYSIS}/comparison.csv",
         runs=ALL_RUNS,
     output:
-        **({"costs": f"{ANALYSIS}/costs.csv"} if CAMPAIGN.prices else {}),
         summary=report(
             f"{ANALYSIS}/summary.csv", category="Tables", labels={"table": "summary"}
         ),

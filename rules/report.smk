@@ -14,7 +14,6 @@ SUMMARIES = [
         "one_request",
     )
 ]
-SUMMARIES += [f"{ANALYSIS}/costs.csv"] if CAMPAIGN.prices else []
 # A table that the report links to without reading it.
 LINKED = [f"{ANALYSIS}/pcp_metrics_peak.csv"]
 

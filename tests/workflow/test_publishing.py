@@ -70,7 +70,7 @@ def edit(folder: Path, path: str) -> None:
         ("plugins/exports/llmd.py", {"export_benchmark_reports"}),
         (
             "report/data/style.py",
-            {*DRAWN, "write_report", "summarise_campaign", "export_benchmark_reports"},
+            {*DRAWN, "write_report", "summarise_campaign"},
         ),
     ],
 )

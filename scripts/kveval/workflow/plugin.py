@@ -19,7 +19,7 @@ import typer
 if TYPE_CHECKING:
     from kveval.report.sections import Section
 
-OURS = ("attach", "builds", "exports", "traces")
+OURS = ("attach", "builds", "exports", "prices", "traces")
 GROUP = "kveval.plugins"
 
 

@@ -13,9 +13,9 @@ from tests.support.synthetic import (
     run_description,
 )
 from tests.unit.analysis.test_analysis_docs import documented
+from tests.unit.report.test_kept_runs import ARM, campaign, comparison_table
 
-from kveval.store.run_file import Run
-from kveval.verdict.costs import (
+from kveval.plugins.prices.costs import (
     BREAK_EVEN,
     CHANGE,
     REQUESTS,
@@ -23,6 +23,8 @@ from kveval.verdict.costs import (
     ServersPaid,
     costs,
 )
+from kveval.store.run_file import Run
+from kveval.tables.cells import THROUGHPUT, kept_runs
 from kveval.verdict.verdicts import compare_all
 
 GIB = 2**30
@@ -124,6 +126,23 @@ def test_runs_that_failed_a_check_cost_nothing_that_is_known() -> None:
             "native-offload",
         )[TOKENS]
     )
+
+
+def test_a_token_costs_what_the_runs_behind_the_verdict_say() -> None:
+    measured = campaign({})
+    levels = measured.levels.assign(throughput_req_s=measured.levels[THROUGHPUT] / 64)
+    # Runs in which the arm was idle pass every check, and the verdict does not rest on them.
+    idle = (levels["scenario"] == "native-offload") & (levels["run"] > 3)
+    levels.loc[idle, "exercised"] = False
+    levels.loc[idle, THROUGHPUT] /= 3
+    comparison = comparison_table(levels)
+    kept = kept_runs(comparison)[ARM, THROUGHPUT]
+    assert kept.runs == (1, 2, 3)
+    table = costs(
+        levels, measured.peaks, comparison, measured.runs, {"host_hour_usd": 3.6}
+    )
+    price = table.set_index("scenario")[TOKENS]["native-offload"]
+    assert price == pytest.approx(3.6 / 3600 * 1e6 / kept.mean)
 
 
 REDIS = {
