@@ -54,12 +54,16 @@ def row_of(table: pd.DataFrame, scenario: str) -> dict[str, Any]:
 
 
 def priced(
-    prices: dict[str, float] = PRICES, effect: float = 0.2, **more: Any
+    prices: dict[str, float] = PRICES,
+    effect: float = 0.2,
+    failed: str = "",
+    **more: Any,
 ) -> pd.DataFrame:
     levels = levels_table(
         effects={"no-offload": 0.0, "native-offload": effect}, sd=0.005, **more
     )
     levels = levels.assign(throughput_req_s=levels["throughput_tok_s"] / 64)
+    levels["checks_failed"] = np.where(levels["scenario"] == failed, "window", "")
     comparison = compare_all(levels, BASELINES).baseline
     runs = [run_of("no-offload"), run_of("native-offload")]
     return costs(levels, peaks_table(levels), comparison, runs, prices)
@@ -113,19 +117,7 @@ def test_a_comparison_without_a_verdict_has_no_change_and_no_break_even() -> Non
 
 
 def test_runs_that_failed_a_check_cost_nothing_that_is_known() -> None:
-    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.2})
-    levels["checks_failed"] = np.where(
-        levels["scenario"] == "native-offload", "window", ""
-    )
-    levels = levels.assign(throughput_req_s=1.0)
-    comparison = compare_all(levels, BASELINES).baseline
-    runs = [run_of("no-offload"), run_of("native-offload")]
-    assert np.isnan(
-        row_of(
-            costs(levels, peaks_table(levels), comparison, runs, PRICES),
-            "native-offload",
-        )[TOKENS]
-    )
+    assert np.isnan(row_of(priced(failed="native-offload"), "native-offload")[TOKENS])
 
 
 def test_a_token_costs_what_the_runs_behind_the_verdict_say() -> None:
@@ -141,7 +133,7 @@ def test_a_token_costs_what_the_runs_behind_the_verdict_say() -> None:
     table = costs(
         levels, measured.peaks, comparison, measured.runs, {"host_hour_usd": 3.6}
     )
-    price = table.set_index("scenario")[TOKENS]["native-offload"]
+    price = row_of(table, "native-offload")[TOKENS]
     assert price == pytest.approx(3.6 / 3600 * 1e6 / kept.mean)
 
 

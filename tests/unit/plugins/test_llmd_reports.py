@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -21,6 +22,7 @@ from kveval.plugins.exports.llmd import (
 )
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.tables.not_assessed import gap_table, gaps_of
+from kveval.store.run_file import Run
 from kveval.tables.cells import THROUGHPUT, rows_of
 
 CELL = Cell("Qwen3-14B", "lmcache-valkey", 20_000)
@@ -34,6 +36,10 @@ def measured() -> Measured:
 @pytest.fixture(scope="module")
 def plan() -> ReportPlan:
     return campaign.plan()
+
+
+def first_level(measured: Measured) -> tuple[dict[str, Any], Run]:
+    return measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
 
 
 def test_peaks_as_benchmark_reports_are_valid(
@@ -91,7 +97,7 @@ def test_a_benchmark_report_is_the_median_run_at_the_peak_level(
 def test_a_level_is_named_by_what_it_counts(
     measured: Measured, profile: str, said: str
 ) -> None:
-    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row, run = first_level(measured)
     workload = run.workload | {"profile": profile}
     sent = msgspec.structs.replace(
         run, specification=run.specification | {"workload": workload}
@@ -101,7 +107,7 @@ def test_a_level_is_named_by_what_it_counts(
 
 def test_every_replica_is_counted(plan: ReportPlan, measured: Measured) -> None:
     """A cluster's runs say how many servers they had, imported ones by their names; one is said of neither."""
-    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row, run = first_level(measured)
     deployed = msgspec.structs.replace(
         run, specification=run.specification | {"deployment": {"replicas": 3}}
     )
@@ -120,8 +126,7 @@ def test_every_replica_is_counted(plan: ReportPlan, measured: Measured) -> None:
 
 def test_tpot_goes_by_the_name_that_means_it(measured: Measured) -> None:
     """kveval's TPOT holds the first token: that is the normalised time per output token there, not their TPOT."""
-    row = measured.levels_of(CELL).iloc[0].to_dict()
-    run = measured.runs_of(CELL)[0]
+    row, run = first_level(measured)
     latency = level_report(row, run, "large")["results"]["request_performance"][
         "aggregate"
     ]["latency"]
@@ -132,9 +137,9 @@ def test_tpot_goes_by_the_name_that_means_it(measured: Measured) -> None:
 def test_latencies_nobody_observed_and_metrics_nobody_recorded_are_left_out(
     measured: Measured,
 ) -> None:
-    row = measured.levels_of(CELL).iloc[0].to_dict()
+    row, run = first_level(measured)
     blank = {name: float("nan") for name in row if name.startswith(("ttft_", "gpu_"))}
-    content = level_report(row | blank, measured.runs_of(CELL)[0], "large")
+    content = level_report(row | blank, run, "large")
     assert (
         "time_to_first_token"
         not in content["results"]["request_performance"]["aggregate"]["latency"]
@@ -145,7 +150,7 @@ def test_latencies_nobody_observed_and_metrics_nobody_recorded_are_left_out(
 
 
 def test_how_many_requests_were_in_flight_may_be_unknown(measured: Measured) -> None:
-    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row, run = first_level(measured)
     row["concurrency_mean"] = float("nan")
     swept = msgspec.structs.replace(
         run, specification={"workload": run.workload | {"profile": "sweep"}}
@@ -155,7 +160,7 @@ def test_how_many_requests_were_in_flight_may_be_unknown(measured: Measured) -> 
 
 
 def test_what_a_benchmark_report_cannot_say_is_refused(measured: Measured) -> None:
-    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row, run = first_level(measured)
     with pytest.raises(ExportError, match=rf"{CELL.path}: .*\n.*requests\.total"):
         level_report(row | {"requests_completed": -100_000}, run, "large")
 

@@ -71,9 +71,7 @@ def campaign(
     )
     measured = of_levels(levels)
     tables = measured.levels, measured.peaks, measured.comparison
-    stores = {name for name, arm in plan.scenarios.items() if arm["store"]}
-    table = costs(*tables, measured.runs, plan.prices, stores)
-    return plan, replace(measured, costs=table)
+    return plan, replace(measured, costs=costs(*tables, measured.runs, plan.prices))
 
 
 def titles(root: Section) -> set[str]:

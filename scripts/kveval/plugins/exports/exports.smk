@@ -23,8 +23,7 @@ rule export_benchmark_reports:
     message:
         "Exporting the peaks as benchmark reports"
     shell:
-        f"{MODULE} kveval.plugins.exports.llmd --campaign {{params.campaign:q}}"
-        " --levels {input.levels:q} --peaks {input.peaks:q} --runs {input.runs:q} --output {output:q}"
+        f"{MODULE} kveval.plugins.exports.llmd {{params.campaign:q}} {{input:q}} {{output:q}}"
 
 
 BESIDE_TARGET.append(local(BENCHMARK_REPORTS))

@@ -7,10 +7,10 @@ are left out.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import math
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -317,11 +317,7 @@ def write_peak_reports(measured: Measured, campaign: str, listed: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("levels", "peaks", "runs", "output"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--campaign", required=True)
-    options = parser.parse_args()
-    tables = read_table(options.levels), read_table(options.peaks), pd.DataFrame()
-    read = Measured(collected_runs(options.runs), *tables)
-    write_peak_reports(read, options.campaign, options.output)
+    campaign, *paths = sys.argv[1:]
+    levels, peaks, runs, listed = map(Path, paths)
+    tables = read_table(levels), read_table(peaks), pd.DataFrame()
+    write_peak_reports(Measured(collected_runs(runs), *tables), campaign, listed)

@@ -6,8 +6,8 @@ the throughput; prices are taken as exact.
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,17 +194,8 @@ def _against(
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("levels", "peaks", "comparison", "runs", "output"):
-        parser.add_argument(f"--{name}", type=Path, required=True)
-    parser.add_argument("--prices", type=json.loads, required=True)
-    parser.add_argument("--stores", nargs="*", default=[])
-    options = parser.parse_args()
-    costs(
-        read_table(options.levels),
-        read_table(options.peaks),
-        read_table(options.comparison),
-        collected_runs(options.runs),
-        options.prices,
-        options.stores,
-    ).to_csv(options.output, index=False)
+    settings, *paths = sys.argv[1:]
+    *judged, of_runs, output = map(Path, paths)
+    complete, peak, compared = map(read_table, judged)
+    read = complete, peak, compared, collected_runs(of_runs)
+    costs(*read, **json.loads(settings)).to_csv(output, index=False)

@@ -15,14 +15,20 @@ if CAMPAIGN.prices:
             mem_mb=MB_FOR_ALL,
             runtime=MINUTES_FOR_ALL,
         params:
-            prices=json.dumps(SETTINGS["prices"]),
-            stores=[name for name, arm in SETTINGS["scenarios"].items() if arm["store"]],
+            settings=json.dumps(
+                {
+                    "prices": SETTINGS["prices"],
+                    "stores": [
+                        name
+                        for name, arm in SETTINGS["scenarios"].items()
+                        if arm["store"]
+                    ],
+                }
+            ),
             library=code_behind("kveval/plugins/prices/costs"),
         message:
             "Pricing tokens and requests"
         shell:
-            f"{MODULE} kveval.plugins.prices.costs --prices {{params.prices:q}}"
-            " --stores {params.stores:q} --levels {input.levels:q} --peaks {input.peaks:q}"
-            " --comparison {input.comparison:q} --runs {input.runs:q} --output {output:q}"
+            f"{MODULE} kveval.plugins.prices.costs {{params.settings:q}} {{input:q}} {{output:q}}"
 
     BESIDE_REPORT.append(f"{ANALYSIS}/costs.csv")
