@@ -64,7 +64,7 @@ rule report:
     default_target: True
     input:
         REPORT.format(so_far="") if INVOCATION.shared_folder else local(BROUGHT),
-        local(BENCHMARK_REPORTS),
+        BESIDE_TARGET,
     localrule: True
 
 

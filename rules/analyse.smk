@@ -106,7 +106,6 @@ rule summarise_campaign:
         comparison=f"{ANALYSIS}/comparison.csv",
         runs=ALL_RUNS,
     output:
-        **({"costs": f"{ANALYSIS}/costs.csv"} if CAMPAIGN.prices else {}),
         summary=report(
             f"{ANALYSIS}/summary.csv", category="Tables", labels={"table": "summary"}
         ),
@@ -136,6 +135,7 @@ JUDGED = {
     "peaks": f"{ANALYSIS}/peak_throughput_all.csv",
     "comparison": f"{ANALYSIS}/comparison.csv",
 }
-# Tables and figures of plug-ins, which are made before the report, or before the figures of a family.
+# Files of plug-ins: made before the report, before the figures of a family, or by target `report` alone.
 BESIDE_REPORT = []
 BESIDE_FIGURES = {}
+BESIDE_TARGET = []

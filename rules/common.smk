@@ -87,6 +87,8 @@ CATALOGUES, METRICS = source("config"), source("config/metrics.yaml")
 SCRIPTS, SERVER_ENVIRONMENT = shlex.quote(source("scripts")), shlex.quote(
     source(".server-venv")
 )
+# How a rule of a plug-in runs a module.
+MODULE = f"PYTHONPATH={SCRIPTS}:${{{{PYTHONPATH:-}}}} python -m"
 STORE = "results/measurements"
 
 try:

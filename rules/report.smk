@@ -14,11 +14,8 @@ SUMMARIES = [
         "one_request",
     )
 ]
-SUMMARIES += [f"{ANALYSIS}/costs.csv"] if CAMPAIGN.prices else []
 # A table that the report links to without reading it.
 LINKED = [f"{ANALYSIS}/pcp_metrics_peak.csv"]
-# The output is a list of the exported files, not the files: for each output Snakemake stores a record of all inputs.
-BENCHMARK_REPORTS = f"{RESULTS}/analysis/benchmark_reports.txt"
 
 
 # Of families whose figures take longer, or less long, than those of most.
@@ -126,27 +123,3 @@ rule write_report:
         "Writing {output.report}"
     script:
         "../scripts/write_report.py"
-
-
-# For tools that read llm-d-benchmark's reports: the peak of every cell.
-rule export_benchmark_reports:
-    input:
-        **{name: path.format(so_far="") for name, path in JUDGED.items()},
-        runs=ALL_RUNS.format(so_far=""),
-        beside=expand(BESIDE_VERDICTS, so_far=""),
-    output:
-        local(BENCHMARK_REPORTS),
-    log:
-        local(f"{LOGS}/export_benchmark_reports.log"),
-    conda:
-        "../envs/workflow.yaml"
-    resources:
-        mem_mb=MB_FOR_ALL,
-        runtime=MINUTES_FOR_ALL,
-    params:
-        plan=SETTINGS,
-        library=code_behind("export_benchmark_reports"),
-    message:
-        "Exporting the peaks as benchmark reports"
-    script:
-        "../scripts/export_benchmark_reports.py"

@@ -19,6 +19,7 @@ if __name__ == "__main__":
     )
     recordings = with_tables(map(Path, inputs.recordings), map(Path, inputs.cells))
     tables = (Path(inputs.levels), Path(inputs.peaks), Path(inputs.comparison))
-    measured = read_measured(*tables, Path(inputs.runs), recordings)
+    beside = map(Path, (*inputs.beside, *inputs.of_plugins))
+    measured = read_measured(*tables, Path(inputs.runs), beside, recordings)
     plan = read_report_plan(params.plan, read_metrics(Path(params.metrics)))
     write_family(folder.name, figure_data(plan, measured), folder)

@@ -1,4 +1,4 @@
-"""Summarise the campaign: rows per cell and level, means over models; costs, times of one request."""
+"""Summarise the campaign: rows per cell and level, means over models, times of one request."""
 
 from pathlib import Path
 
@@ -7,7 +7,6 @@ from kveval.store.run_file import collected_runs
 from kveval.tables.csv_files import read_table
 from kveval.tables.one_request import one_request_times
 from kveval.tables.summaries import summary_tables
-from kveval.verdict.costs import costs
 
 if __name__ == "__main__":
     inputs, made, plan = (
@@ -20,9 +19,6 @@ if __name__ == "__main__":
         for path in (inputs.complete, inputs.peaks, inputs.comparison)
     ]
     tables = summary_tables(*judged, plan.baseline_of, plan.parameters)
-    runs = collected_runs(Path(inputs.runs))
-    tables["one_request"] = one_request_times(runs)
-    if "costs" in made:
-        tables["costs"] = costs(*judged, runs, plan.prices, plan.stores)
+    tables["one_request"] = one_request_times(collected_runs(Path(inputs.runs)))
     for name, path in made.items():
         tables[name].to_csv(path, index=False)

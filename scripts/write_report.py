@@ -27,6 +27,7 @@ if __name__ == "__main__":
         Path(inputs.peaks),
         Path(inputs.comparison),
         Path(inputs.runs),
+        map(Path, (*inputs.beside, *inputs.of_plugins)),
         pilots=[Path(path) for path in (*inputs.pilots, *params.pilots)],
     )
     failures = {

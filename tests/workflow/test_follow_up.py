@@ -256,7 +256,7 @@ def test_limits_declared_later_rerun_the_analysis_alone_and_prices_what_is_made_
         not {"benchmark", "convert_pcp", "extract_peak", "collect_metrics"}
         & priced.keys()
     )
-    assert (priced["summarise_campaign"], priced["write_report"]) == (1, 1)
+    assert (priced["price_tokens"], priced["write_report"]) == (1, 1)
 
 
 def test_bridges_are_measured_beside_the_new_cells_alone(february):

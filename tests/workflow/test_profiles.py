@@ -29,7 +29,7 @@ def test_a_profile_names_rules_that_exist(name):
         entry.partition("=")[0].partition(":")[0]
         for entry in PROFILES[name].get("set-resources", [])
     ]
-    assert [rule for rule in named if f"\nrule {rule}:" not in RULES] == []
+    assert [rule for rule in named if f"rule {rule}:" not in RULES] == []
 
 
 def test_only_one_profile_sends_measurements_away():

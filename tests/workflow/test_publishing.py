@@ -67,10 +67,10 @@ def edit(folder: Path, path: str) -> None:
         ("report/parts/words.py", {"write_report"}),
         ("report/tables/guidance.py", {"write_report"}),
         ("tables/system/timelines.py", {"plot_recordings", "write_report"}),
-        ("report/export/llmd.py", {"export_benchmark_reports"}),
+        ("plugins/exports/llmd.py", {"export_benchmark_reports"}),
         (
             "report/data/style.py",
-            {*DRAWN, "write_report", "summarise_campaign", "export_benchmark_reports"},
+            {*DRAWN, "write_report", "summarise_campaign"},
         ),
     ],
 )

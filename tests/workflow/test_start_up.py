@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.support.paths import rule_files
 
 import kveval
 
@@ -16,10 +17,9 @@ LIBRARY = Path(kveval.__file__).parent
 
 def test_planning_loads_no_library_for_tables_statistics_or_pictures() -> None:
     """Every start of snakemake, for one file or for nothing, pays what the rules import."""
-    rules = LIBRARY.parents[1] / "rules"
     wanted = {
         module
-        for file in rules.glob("*.smk")
+        for file in rule_files()
         for module in re.findall(
             r"^from (kveval\S*) import",
             file.read_text(encoding="utf-8"),
@@ -44,7 +44,7 @@ def test_jobs_without_figures_do_not_load_the_slowest_libraries(script: str) -> 
     assert loaded(script, among=("scipy.stats", "matplotlib")) == []
 
 
-@pytest.mark.parametrize("script", ["plot_family", "export_benchmark_reports"])
+@pytest.mark.parametrize("script", ["plot_family", "kveval.plugins.exports.llmd"])
 def test_jobs_that_estimate_nothing_do_not_load_the_library_for_estimates(
     script: str,
 ) -> None:

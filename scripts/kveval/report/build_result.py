@@ -163,7 +163,7 @@ def _without_answer(
         checks=check_findings(measured),
         checks_made=checks_made(plan, measured),
         goodput_levels=goodput_levels(plan, measured),
-        costs=cost_results(plan, measured),
+        costs=cost_results(plan, measured.costs),
         ceilings=[*ceiling_results(plan, measured)],
         predictions=prediction_results(plan, measured),
         tiers_needed=tiers_needed(measured),

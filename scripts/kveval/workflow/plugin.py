@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from kveval.workflow.planning.plan import PlanNotes
     from kveval.workflow.planning.stored import StoreIndex
 
-OURS = ("attach", "builds", "curve", "exports", "imports", "traces")
+OURS = ("attach", "builds", "curve", "exports", "imports", "prices", "traces")
 GROUP = "kveval.plugins"
-_SCRIPTS = Path(__file__).resolve().parents[2]
 
 
 def _nothing(_: typer.Typer) -> None:
@@ -42,7 +41,8 @@ class Plugin:
         add_commands: adds its commands to those of `kveval`; what answers is to be imported when one is called.
         rules: its file of Snakemake rules, None without one. It is included before the rules of the report; that of an
             installed distribution only where jobs share a folder. What it adds to `BESIDE_REPORT`, tables and figures of
-            its own, is made before the report; what it adds to `BESIDE_FIGURES`, before the figures of a family.
+            its own, is made before the report, what it adds to `BESIDE_FIGURES` before the figures of a family, what it
+            adds to `BESIDE_TARGET` with the report.
         sections: returns its sections of the report in a folder of results, from its own tables there.
         plan: returns the lines that it adds to the plan of a campaign, given the store.
         runs: returns the runs that it brings to a campaign which measures none itself; None for any other campaign.
@@ -57,17 +57,22 @@ class Plugin:
 
 
 @cache
+def ours() -> tuple[Plugin, ...]:
+    """Return our plug-ins."""
+    return tuple(import_module(f"{GROUP}.{name}.plugin").PLUGIN for name in OURS)
+
+
+@cache
 def installed() -> tuple[Plugin, ...]:
     """Return our plug-ins, then those of others by name."""
-    ours = [import_module(f"{GROUP}.{name}.plugin").PLUGIN for name in OURS]
     others = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    return (*ours, *(point.load() for point in others))
+    return (*ours(), *(point.load() for point in others))
 
 
 def rule_files(*, shared_folder: bool) -> list[Path]:
-    """Return the rule files of all plug-ins; of ours alone where jobs share no folder and have this checkout alone."""
-    files = (plugin.rules for plugin in installed() if plugin.rules is not None)
-    return [file for file in files if shared_folder or file.is_relative_to(_SCRIPTS)]
+    """Return the rule files of plug-ins: of ours alone where jobs have no more than what the checkout has."""
+    plugins = installed() if shared_folder else ours()
+    return [plugin.rules for plugin in plugins if plugin.rules is not None]
 
 
 def plan_notes() -> list[Callable[[Config, StoreIndex], PlanNotes]]:

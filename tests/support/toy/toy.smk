@@ -5,7 +5,7 @@ rule toy:
         f"{ANALYSIS}/toy.csv",
         f"{FIGURES}/toy/levels.png",
     shell:
-        f"PYTHONPATH={SCRIPTS}:${{{{PYTHONPATH:-}}}} python -m toy_plugin {{input}} {{output}}"
+        f"{MODULE} toy_plugin {{input}} {{output}}"
 
 
 BESIDE_REPORT.extend([f"{ANALYSIS}/toy.csv", f"{FIGURES}/toy/levels.png"])

@@ -21,7 +21,6 @@ from kveval.report.tables.results import arms_table, values_text
 from kveval.tables.cells import THROUGHPUT, kept_runs
 from kveval.tables.csv_files import read_table
 from kveval.verdict import verdict_words as words
-from kveval.verdict.costs import TOKENS, costs
 
 MODEL = "Qwen3-0.6B"
 BASE, ARM, OTHER = (
@@ -219,23 +218,6 @@ def test_report_json_has_the_values_and_the_runs() -> None:
     assert comparison.runs_kept == comparison.baseline_runs_kept == [1, 2, 3]
     effect = 1 + comparison.effect_percent.value / 100
     assert comparison.mean / comparison.baseline_mean == pytest.approx(effect)
-
-
-def test_a_token_costs_what_the_runs_behind_the_verdict_say() -> None:
-    measured = campaign({})
-    levels = measured.levels.assign(throughput_req_s=measured.levels[THROUGHPUT] / 64)
-    # Runs in which the arm was idle pass every check, and the verdict does not rest on them.
-    idle = (levels["scenario"] == "native-offload") & (levels["run"] > 3)
-    levels.loc[idle, "exercised"] = False
-    levels.loc[idle, THROUGHPUT] /= 3
-    comparison = comparison_table(levels)
-    kept = kept_runs(comparison)[ARM, THROUGHPUT]
-    assert kept.runs == (1, 2, 3)
-    table = costs(
-        levels, measured.peaks, comparison, measured.runs, {"host_hour_usd": 3.6}
-    )
-    price = table.set_index("scenario")[TOKENS]["native-offload"]
-    assert price == pytest.approx(3.6 / 3600 * 1e6 / kept.mean)
 
 
 def test_the_runs_survive_the_file(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ SCRIPTS = Path(kveval.__file__).parents[1]
 SCRIPTED = sorted(
     set(
         re.findall(
-            r'code_behind\(\s*"(\w+)"',
+            r'code_behind\(\s*"([\w/]+)"',
             "".join(file.read_text(encoding="utf-8") for file in rule_files()),
         )
     )
@@ -80,7 +80,7 @@ def loaded_by(script: str, listed: Path) -> list[str]:
         for name in [name for name in sys.modules if name.split(".")[0] in ours]:
             del sys.modules[name]
         with contextlib.suppress(BaseException):
-            importlib.import_module(script)
+            importlib.import_module(script.replace("/", "."))
             found = [
                 m.__file__
                 for name, m in sys.modules.items()
@@ -102,6 +102,9 @@ def test_every_edit_of_a_module_that_a_script_loads_changes_its_digest(
         for file in loaded_by(script, tmp_path / "files")
         if Path(file).stat().st_size
     }
+    if "/" in script:
+        # A plug-in's package only adds it to the command and the workflow.
+        wanted -= {*SCRIPTS.rglob("__init__.py"), *SCRIPTS.rglob("workflow/**/*.py")}
     found = files_behind(SCRIPTS / f"{script}.py")
     assert wanted <= {*found}
     before, real = digest(found), imports._text_digest

@@ -46,4 +46,4 @@ def _add_commands(app: typer.Typer) -> None:
     app.add_typer(_exports, name="export", rich_help_panel=STORED)
 
 
-PLUGIN = Plugin("exports", _add_commands)
+PLUGIN = Plugin("exports", _add_commands, Path(__file__).with_name("exports.smk"))

@@ -34,7 +34,7 @@ class ReportPlan:
     `scenarios`: name -> title, baseline (None for a baseline itself) and `required`, the counters that the arm
     requires; `metrics`: content of config/metrics.yaml; `models`: name -> parameters and kv_bytes_per_token of the
     named model, even if a miniature was served; `goodput`: latency limits, see
-    `analysis.levels.goodput`, and `prices`, see `verdict.costs`; empty if none are declared.
+    `levels.goodput`, and `prices`, USD per hour; empty if none are declared.
     """
 
     name: str
@@ -107,13 +107,6 @@ class ReportPlan:
         return {name: entry.get("baseline") for name, entry in self.scenarios.items()}
 
     @property
-    def stores(self) -> frozenset[str]:
-        """The scenarios whose arm has a store, such as Redis."""
-        return frozenset(
-            name for name, entry in self.scenarios.items() if entry.get("store")
-        )
-
-    @property
     def baselines(self) -> frozenset[str]:
         """The scenarios that others are compared with."""
         return frozenset(
@@ -152,6 +145,8 @@ class Measured:
     predicted_hits: pd.DataFrame = field(default_factory=pd.DataFrame)
     hits: pd.DataFrame = field(default_factory=pd.DataFrame)
     waterfall: pd.DataFrame = field(default_factory=pd.DataFrame)
+    # What tokens and requests cost, where prices are declared.
+    costs: pd.DataFrame = field(default_factory=pd.DataFrame)
     # The searches that found the levels, if they were not given.
     pilots: Sequence[Pilot] = ()
 

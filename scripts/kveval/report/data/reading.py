@@ -1,6 +1,6 @@
 """Reads a campaign's results from its files, for the report and the figures."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from kveval.tables.levels.pilot import read_pilot
 
 _FURTHER = (
     *("contrasts", "averages", "checks", "peak_comparison"),
-    *("predicted", "predicted_hits", "hits", "waterfall"),
+    *("predicted", "predicted_hits", "hits", "waterfall", "costs"),
 )
 
 
@@ -34,14 +34,14 @@ def read_measured(
     peaks: Path,
     comparison: Path,
     runs: Path,
+    beside: Iterable[Path] = (),
     recordings: Sequence[Path] = (),
     pilots: Sequence[Path] = (),
 ) -> Measured:
     """Read what was measured: the campaign's tables and runs (`kveval.store.run_file.collect_runs`).
 
-    `recordings`: every run's pcp.parquet in the order of the runs, or none; `pilots`: results of searches for levels
-    (levels.json). Further tables, those of predictions among them, are read from the folder of `comparison`, if they are
-    there.
+    `beside`: files that may be further tables: no others are read, as a job may be writing them. `recordings`: every
+    run's pcp.parquet in the order of the runs, or none; `pilots`: results of searches for levels (levels.json).
     """
     stored_runs = collected_runs(runs)
     recorded = (
@@ -53,9 +53,9 @@ def read_measured(
         else {}
     )
     further_tables = {
-        name: read_table(path)
-        for name in _FURTHER
-        if (path := comparison.with_name(f"{name}.csv")).exists()
+        path.stem: read_table(path)
+        for path in beside
+        if path.suffix == ".csv" and path.stem in _FURTHER
     }
     tables = read_table(levels), read_table(peaks), read_table(comparison)
     return Measured(

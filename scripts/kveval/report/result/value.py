@@ -2,14 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+import pandas as pd
 
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.model import ReportedCost, ReportedInterval
 from kveval.tables.levels.goodput import GOODPUT
-from kveval.verdict.costs import BREAK_EVEN, CHANGE, REQUESTS, TOKENS, costs
+
+# Columns of costs.csv: values with the ends of their intervals.
+_INTERVALS = (
+    (
+        "usd_per_million_tokens",
+        "usd_per_million_tokens_low",
+        "usd_per_million_tokens_high",
+    ),
+    (
+        "device_s_per_1000_requests",
+        "device_s_per_1000_requests_low",
+        "device_s_per_1000_requests_high",
+    ),
+    ("change_percent", "change_low_percent", "change_high_percent"),
+    ("break_even_usd_per_gib_hour", "break_even_low", "break_even_high"),
+)
 
 
 def goodput_levels(plan: ReportPlan, measured: Measured) -> dict[str, int | None]:
@@ -29,34 +46,17 @@ def _goodput_level(measured: Measured, model: str) -> int | None:
     return None if levels.empty else int(levels.mode().iloc[0])
 
 
-def cost_results(plan: ReportPlan, measured: Measured) -> list[ReportedCost]:
-    """Return the costs of each cell that was measured, see `verdict.costs`; none without declared prices."""
-    if not plan.prices:
-        return []
-    table = costs(
-        measured.levels,
-        measured.peaks,
-        measured.comparison,
-        measured.runs,
-        plan.prices,
-        plan.stores,
-    )
-    by_cell = {Cell.from_row(row): row for row in table.to_dict("records")}
+def cost_results(plan: ReportPlan, costs: pd.DataFrame) -> list[ReportedCost]:
+    """Return the costs of each cell that was measured, of costs.csv, which is empty without declared prices."""
+    by_cell = {Cell.from_row(row): row for row in costs.to_dict("records")}
     return [_cost(by_cell[cell]) for cell in plan.ordered_cells if cell in by_cell]
 
 
 def _cost(row: Mapping[Any, Any]) -> ReportedCost:
     baseline = row["baseline"]
-    against = Cell.from_path(baseline).row if isinstance(baseline, str) else None
-    intervals = {
-        **{name: [name, f"{name}_low", f"{name}_high"] for name in (TOKENS, REQUESTS)},
-        "change_percent": CHANGE,
-        "break_even_usd_per_gib_hour": BREAK_EVEN,
+    against = Cell.from_path(baseline).row if baseline else None
+    parts = {
+        name: ReportedInterval(value=row[name], low=row[low], high=row[high])
+        for name, low, high in _INTERVALS
     }
-    parts = {name: _interval(row, columns) for name, columns in intervals.items()}
     return ReportedCost.model_validate({**row, **parts, "against": against})
-
-
-def _interval(row: Mapping[Any, Any], columns: Sequence[str]) -> ReportedInterval:
-    value, low, high = (row[name] for name in columns)
-    return ReportedInterval(value=value, low=low, high=high)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -13,14 +14,15 @@ from llmd_benchmark_report import import_benchmark_report, load_benchmark_report
 from tests.support import synthetic_campaign as campaign
 
 from kveval.campaign.cell import CELL_COLUMNS, Cell
-from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.export.llmd import (
+from kveval.plugins.exports.llmd import (
     ExportError,
     level_report,
     peak_report,
     write_peak_reports,
 )
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.tables.not_assessed import gap_table, gaps_of
+from kveval.store.run_file import Run
 from kveval.tables.cells import THROUGHPUT, rows_of
 
 CELL = Cell("Qwen3-14B", "lmcache-valkey", 20_000)
@@ -36,18 +38,23 @@ def plan() -> ReportPlan:
     return campaign.plan()
 
 
+def first_level(measured: Measured) -> tuple[dict[str, Any], Run]:
+    return measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+
+
 def test_peaks_as_benchmark_reports_are_valid(
     measured: Measured, tmp_path: Path
 ) -> None:
-    cells = [cell for cell in campaign.cells() if cell.model == CELL.model]
-    files = {cell: tmp_path / f"{number}.yaml" for number, cell in enumerate(cells)}
-    write_peak_reports(measured, "large", files)
-    found = [
-        yaml.safe_load(path.read_text(encoding="utf-8")) for path in files.values()
-    ]
-    for path in files.values():
-        assert import_benchmark_report(str(path)).version == "0.2"
-    assert len({content["run"]["uid"] for content in found}) == len(found) == 10
+    listed = tmp_path / "analysis" / "benchmark_reports.txt"
+    listed.parent.mkdir()
+    for cell in campaign.cells():
+        (tmp_path / cell.path).mkdir(parents=True)
+    write_peak_reports(measured, "large", listed)
+    paths = listed.read_text().split()
+    found = [yaml.safe_load(Path(path).read_text(encoding="utf-8")) for path in paths]
+    for path in paths:
+        assert import_benchmark_report(path).version == "0.2"
+    assert len({content["run"]["uid"] for content in found}) == len(found) == 34
     assert len({content["run"]["eid"] for content in found}) == len(found)
 
 
@@ -90,7 +97,7 @@ def test_a_benchmark_report_is_the_median_run_at_the_peak_level(
 def test_a_level_is_named_by_what_it_counts(
     measured: Measured, profile: str, said: str
 ) -> None:
-    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row, run = first_level(measured)
     workload = run.workload | {"profile": profile}
     sent = msgspec.structs.replace(
         run, specification=run.specification | {"workload": workload}
@@ -100,7 +107,7 @@ def test_a_level_is_named_by_what_it_counts(
 
 def test_every_replica_is_counted(plan: ReportPlan, measured: Measured) -> None:
     """A cluster's runs say how many servers they had, imported ones by their names; one is said of neither."""
-    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row, run = first_level(measured)
     deployed = msgspec.structs.replace(
         run, specification=run.specification | {"deployment": {"replicas": 3}}
     )
@@ -119,8 +126,7 @@ def test_every_replica_is_counted(plan: ReportPlan, measured: Measured) -> None:
 
 def test_tpot_goes_by_the_name_that_means_it(measured: Measured) -> None:
     """kveval's TPOT holds the first token: that is the normalised time per output token there, not their TPOT."""
-    row = measured.levels_of(CELL).iloc[0].to_dict()
-    run = measured.runs_of(CELL)[0]
+    row, run = first_level(measured)
     latency = level_report(row, run, "large")["results"]["request_performance"][
         "aggregate"
     ]["latency"]
@@ -131,9 +137,9 @@ def test_tpot_goes_by_the_name_that_means_it(measured: Measured) -> None:
 def test_latencies_nobody_observed_and_metrics_nobody_recorded_are_left_out(
     measured: Measured,
 ) -> None:
-    row = measured.levels_of(CELL).iloc[0].to_dict()
+    row, run = first_level(measured)
     blank = {name: float("nan") for name in row if name.startswith(("ttft_", "gpu_"))}
-    content = level_report(row | blank, measured.runs_of(CELL)[0], "large")
+    content = level_report(row | blank, run, "large")
     assert (
         "time_to_first_token"
         not in content["results"]["request_performance"]["aggregate"]["latency"]
@@ -144,7 +150,7 @@ def test_latencies_nobody_observed_and_metrics_nobody_recorded_are_left_out(
 
 
 def test_how_many_requests_were_in_flight_may_be_unknown(measured: Measured) -> None:
-    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row, run = first_level(measured)
     row["concurrency_mean"] = float("nan")
     swept = msgspec.structs.replace(
         run, specification={"workload": run.workload | {"profile": "sweep"}}
@@ -154,7 +160,7 @@ def test_how_many_requests_were_in_flight_may_be_unknown(measured: Measured) -> 
 
 
 def test_what_a_benchmark_report_cannot_say_is_refused(measured: Measured) -> None:
-    row, run = measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
+    row, run = first_level(measured)
     with pytest.raises(ExportError, match=rf"{CELL.path}: .*\n.*requests\.total"):
         level_report(row | {"requests_completed": -100_000}, run, "large")
 
@@ -190,11 +196,9 @@ def test_whatever_is_unknown_of_a_level_its_benchmark_report_is_valid(
     assert "nan" not in json.dumps(content).lower()
 
 
-def test_a_cell_without_a_peak_cannot_be_exported(
-    measured: Measured, tmp_path: Path
-) -> None:
+def test_a_cell_without_a_peak_cannot_be_exported(measured: Measured) -> None:
     gone = Measured(
         measured.runs, measured.levels, measured.peaks.iloc[:0], measured.comparison
     )
     with pytest.raises(ExportError, match="Qwen3-14B/lmcache-valkey/20000"):
-        write_peak_reports(gone, "large", {CELL: tmp_path / "x.yaml"})
+        peak_report(gone, CELL, "large")

@@ -13,9 +13,9 @@ from tests.support.synthetic import (
     run_description,
 )
 from tests.unit.plugins.curve.test_table_docs import documented
+from tests.unit.report.test_kept_runs import ARM, campaign, comparison_table
 
-from kveval.store.run_file import Run
-from kveval.verdict.costs import (
+from kveval.plugins.prices.costs import (
     BREAK_EVEN,
     CHANGE,
     REQUESTS,
@@ -23,6 +23,8 @@ from kveval.verdict.costs import (
     ServersPaid,
     costs,
 )
+from kveval.store.run_file import Run
+from kveval.tables.cells import THROUGHPUT, kept_runs
 from kveval.verdict.verdicts import compare_all
 
 GIB = 2**30
@@ -52,12 +54,16 @@ def row_of(table: pd.DataFrame, scenario: str) -> dict[str, Any]:
 
 
 def priced(
-    prices: dict[str, float] = PRICES, effect: float = 0.2, **more: Any
+    prices: dict[str, float] = PRICES,
+    effect: float = 0.2,
+    failed: str = "",
+    **more: Any,
 ) -> pd.DataFrame:
     levels = levels_table(
         effects={"no-offload": 0.0, "native-offload": effect}, sd=0.005, **more
     )
     levels = levels.assign(throughput_req_s=levels["throughput_tok_s"] / 64)
+    levels["checks_failed"] = np.where(levels["scenario"] == failed, "window", "")
     comparison = compare_all(levels, BASELINES).baseline
     runs = [run_of("no-offload"), run_of("native-offload")]
     return costs(levels, peaks_table(levels), comparison, runs, prices)
@@ -111,19 +117,24 @@ def test_a_comparison_without_a_verdict_has_no_change_and_no_break_even() -> Non
 
 
 def test_runs_that_failed_a_check_cost_nothing_that_is_known() -> None:
-    levels = levels_table(effects={"no-offload": 0.0, "native-offload": 0.2})
-    levels["checks_failed"] = np.where(
-        levels["scenario"] == "native-offload", "window", ""
+    assert np.isnan(row_of(priced(failed="native-offload"), "native-offload")[TOKENS])
+
+
+def test_a_token_costs_what_the_runs_behind_the_verdict_say() -> None:
+    measured = campaign({})
+    levels = measured.levels.assign(throughput_req_s=measured.levels[THROUGHPUT] / 64)
+    # Runs in which the arm was idle pass every check, and the verdict does not rest on them.
+    idle = (levels["scenario"] == "native-offload") & (levels["run"] > 3)
+    levels.loc[idle, "exercised"] = False
+    levels.loc[idle, THROUGHPUT] /= 3
+    comparison = comparison_table(levels)
+    kept = kept_runs(comparison)[ARM, THROUGHPUT]
+    assert kept.runs == (1, 2, 3)
+    table = costs(
+        levels, measured.peaks, comparison, measured.runs, {"host_hour_usd": 3.6}
     )
-    levels = levels.assign(throughput_req_s=1.0)
-    comparison = compare_all(levels, BASELINES).baseline
-    runs = [run_of("no-offload"), run_of("native-offload")]
-    assert np.isnan(
-        row_of(
-            costs(levels, peaks_table(levels), comparison, runs, PRICES),
-            "native-offload",
-        )[TOKENS]
-    )
+    price = row_of(table, "native-offload")[TOKENS]
+    assert price == pytest.approx(3.6 / 3600 * 1e6 / kept.mean)
 
 
 REDIS = {

@@ -6,8 +6,11 @@ the throughput; prices are taken as exact.
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +19,9 @@ import pandas as pd
 from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.campaign.types import on_cpu
 from kveval.estimators.intervals import mean_interval
-from kveval.store.run_file import Run
+from kveval.store.run_file import Run, collected_runs
 from kveval.tables.cells import THROUGHPUT, common_level, kept_runs, tables_by_cell
+from kveval.tables.csv_files import read_table
 from kveval.verdict.verdict_words import VERDICTS, is_of_idle_arm
 
 GIB = 2**30
@@ -110,7 +114,7 @@ def costs(
         ]
         if of_verdict := kept[cell, THROUGHPUT].runs:
             sound = sound[sound["run"].isin(of_verdict)]
-        row = {**cell.row, "level": level}
+        row = {**cell.row, "level": level, "baseline": ""}
         if cell in took:
             row |= _costs(sound, took[cell], prices) | _against(
                 compared.get(cell), took, prices
@@ -187,3 +191,11 @@ def _against(
         ]
         columns |= dict(zip(BREAK_EVEN, break_even, strict=True))
     return columns
+
+
+if __name__ == "__main__":
+    settings, *paths = sys.argv[1:]
+    *judged, of_runs, output = map(Path, paths)
+    complete, peak, compared = map(read_table, judged)
+    read = complete, peak, compared, collected_runs(of_runs)
+    costs(*read, **json.loads(settings)).to_csv(output, index=False)

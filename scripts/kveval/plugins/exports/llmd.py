@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,8 +29,9 @@ from kveval.load.workload import workload_of
 from kveval.report.data.campaign import Measured
 from kveval.report.data.level_units import unit_of
 from kveval.stacks.registry import IMPORTED_SERVER, find_server, server_version
-from kveval.store.run_file import Run
-from kveval.tables.cells import THROUGHPUT
+from kveval.store.run_file import Run, collected_runs
+from kveval.tables.cells import THROUGHPUT, tables_by_cell
+from kveval.tables.csv_files import read_table
 
 # Namespace of the ids, so that a level of a run always has the same id.
 _NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "kveval.benchmark-report")
@@ -299,12 +301,23 @@ def _hash(value: Any) -> str:
     ).hexdigest()[:16]
 
 
-def write_peak_reports(
-    measured: Measured, campaign: str, files: Mapping[Cell, Path]
-) -> None:
-    """Write the report of every cell's peak as YAML. Raises ExportError, as for a cell without a peak."""
-    for cell, path in files.items():
+def write_peak_reports(measured: Measured, campaign: str, listed: Path) -> None:
+    """Write the report of every cell's peak as YAML among its tables, and a list of these files.
+
+    Raises ExportError, as for a cell without a peak.
+    """
+    files = []
+    for cell in tables_by_cell(measured.levels):
         content = yaml.safe_dump(
             peak_report(measured, cell, campaign), sort_keys=False, allow_unicode=True
         )
-        path.write_text(content, encoding="utf-8")
+        files.append(listed.parents[1] / cell.path / "benchmark_report_v0.2.yaml")
+        files[-1].write_text(content, encoding="utf-8")
+    listed.write_text("".join(f"{file}\n" for file in files))
+
+
+if __name__ == "__main__":
+    campaign, *paths = sys.argv[1:]
+    levels, peaks, runs, listed = map(Path, paths)
+    tables = read_table(levels), read_table(peaks), pd.DataFrame()
+    write_peak_reports(Measured(collected_runs(runs), *tables), campaign, listed)
