@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pandas as pd
 import yaml
 from tests.support import synthetic_campaign as campaign
 from tests.support.described import raw_run
@@ -64,7 +65,8 @@ def make_workflow(folder: Path, keys: Sequence[Cell]) -> None:
         place = results / key.path
         pairs.append((place / "levels.csv", place / "peak.csv"))
         measured.levels_of(key).to_csv(pairs[-1][0], index=False)
-        (place / "requests.parquet").write_bytes(b"")
+        requests = pd.DataFrame(columns=["run", "level", "start"])
+        requests.to_parquet(place / "requests.parquet")
         hits = rows_of(measured.predicted_hits, key)
         hits.to_csv(place / "predicted_hits.csv", index=False)
         rows_of(measured.peaks, key).to_csv(pairs[-1][1], index=False)

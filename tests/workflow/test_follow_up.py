@@ -24,6 +24,7 @@ from tests.support.paths import copy_parts
 from tests.support.report_text import whole_report
 from tests.support.synthetic import run_description
 
+from kveval.conditions.facts import described
 from kveval.configuration.loading import load_config
 from kveval.host.files import write_json
 from kveval.pcp.archive_tools import pack_archives
@@ -107,16 +108,20 @@ def make_measurable(folder, config, archive):
                 entries.append(
                     {"level": streams, "status": "ok", "report": name, **window}
                 )
-            described = run_description(
+            description = run_description(
                 cell.model, cell.scenario, cell.cpu_blocks, run, measurement=measurement
             )
-            described |= {"engine": "kubernetes", "weights": "full", "levels": entries}
-            described |= {
+            description |= {
+                "engine": "kubernetes",
+                "weights": "full",
+                "levels": entries,
+            }
+            description |= {
                 "specification": config.specification(cell).to_json(),
                 "finished": "2026-02-03T04:05:06Z",
             }
-            described["exercised"] = {"required": [], "exercised": True}
-            (place / "run.json").write_text(json.dumps(described))
+            description["exercised"] = {"required": [], "exercised": True}
+            (place / "run.json").write_text(json.dumps(description))
             (place / "SHA256SUMS").write_text("0  run.json\n")
 
 
@@ -175,10 +180,10 @@ def finish(folder, config, recording):
         )
         run = results / cell.path / "run-1"
         run.mkdir(parents=True)
-        described = pointer(folder / stored, Key(config.measurement_id(cell), 1, ""))
-        write_json(run / "measurement.json", described | {"path": stored.as_posix()})
+        points = pointer(folder / stored, Key(config.measurement_id(cell), 1, ""))
+        write_json(run / "measurement.json", points | {"path": stored.as_posix()})
         levels = measured.levels_of(cell)
-        pd.DataFrame({"run": [], "level": []}).to_parquet(
+        pd.DataFrame({"run": [], "level": [], "start": []}).to_parquet(
             run.parent / "requests.parquet"
         )
         (run / "pcp.parquet").hardlink_to(recording)

@@ -370,7 +370,7 @@ COPIES = (copied_with_records, without_records)
 @pytest.mark.parametrize(
     ("smaller", "planned_jobs"),
     [
-        (fewer_runs, {"extract_peak": 3, **ANALYSED}),
+        (fewer_runs, {"extract_peak": 3, "predict_hits": 3, **ANALYSED}),
         (fewer_cells, ANALYSED),
     ],
 )
@@ -399,7 +399,13 @@ def test_campaigns_that_take_turns_in_a_folder_are_reported_as_they_stand(
     add_argument(folder)
     other = [path.read_text() for path in files]
     store_runs(folder, tmp_path / "scratch")
-    adopted = {"benchmark": 2, "convert_pcp": 2, "extract_peak": 1, **ANALYSED}
+    adopted = {
+        "benchmark": 2,
+        "convert_pcp": 2,
+        "extract_peak": 1,
+        "predict_hits": 1,
+        **ANALYSED,
+    }
     for name, texts in (("other", other), ("stored", first)):
         for path, text in zip(files, texts, strict=True):
             path.write_text(text)

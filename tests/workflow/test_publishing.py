@@ -69,6 +69,10 @@ def edit(folder: Path, path: str) -> None:
         ("tables/system/timelines.py", {"plot_recordings", "write_report"}),
         ("plugins/exports/llmd.py", {"export_benchmark_reports"}),
         (
+            "plugins/curve/simulation/curve.py",
+            {"predict_hits", "predict_campaign", "plot_caches", "write_report"},
+        ),
+        (
             "report/data/style.py",
             {*DRAWN, "write_report", "summarise_campaign"},
         ),

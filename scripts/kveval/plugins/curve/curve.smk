@@ -17,27 +17,28 @@ rule predict_hits:
         mem_mb=1000,
         runtime=10,
     params:
-        library=code_behind("predict_hits"),
+        library=code_behind("kveval/plugins/curve/predict_hits"),
     message:
         "Predicting the hits of {wildcards.model}/{wildcards.scenario}/{wildcards.cpu_blocks}"
     shell:
-        f"python {SCRIPTS}/predict_hits.py"
+        f"{MODULE} kveval.plugins.curve.predict_hits"
         " --measurements {input.measurements:q} --conditions {input.conditions:q} --requests {input.requests:q} --output {output:q}"
+
+
+PREDICTIONS = [
+    f"{ANALYSIS}/{name}.csv"
+    for name in ("predicted_hits", "hits", "waterfall", "predicted")
+]
 
 
 rule predict_campaign:
     input:
-        complete=f"{ANALYSIS}/complete_metrics.csv",
-        peaks=f"{ANALYSIS}/peak_throughput_all.csv",
-        comparison=f"{ANALYSIS}/comparison.csv",
+        judged=[*JUDGED.values()],
         runs=ALL_RUNS,
         requests=tables_of_cells("requests.parquet"),
         hits=tables_of_cells("predicted_hits.csv"),
     output:
-        predicted_hits=f"{ANALYSIS}/predicted_hits.csv",
-        hits=f"{ANALYSIS}/hits.csv",
-        waterfall=f"{ANALYSIS}/waterfall.csv",
-        predicted=f"{ANALYSIS}/predicted.csv",
+        PREDICTIONS,
     log:
         f"{LOGS}/{{so_far}}predict_campaign.log",
     conda:
@@ -46,7 +47,7 @@ rule predict_campaign:
         mem_mb=MB_FOR_ALL,
         runtime=MINUTES_FOR_ALL,
     params:
-        plan=SETTINGS,
+        baselines={name: arm["baseline"] for name, arm in SETTINGS["scenarios"].items()},
         library=code_behind("predict_campaign"),
     message:
         "Predicting what tiers gain"
@@ -54,9 +55,5 @@ rule predict_campaign:
         "../../../predict_campaign.py"
 
 
-PREDICTIONS = [
-    f"{ANALYSIS}/{name}.csv"
-    for name in ("predicted_hits", "hits", "waterfall", "predicted")
-]
 BESIDE_REPORT.extend(PREDICTIONS)
 BESIDE_FIGURES["caches"] = PREDICTIONS
