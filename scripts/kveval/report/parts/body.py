@@ -90,7 +90,8 @@ ONE_REQUEST = (
 PREDICTED_GAIN = (
     "Predicted by simulating the server with the same requests: its speed is fitted to the runs without a tier, and the"
     " tiers copy at the rates measured here. The interval holds nine in ten simulations, each with a speed that agrees"
-    " with those runs. A measured change outside it has reasons that the simulation does not model."
+    " with those runs. A measured change outside it has reasons that the simulation does not model. n/a: the tier serves"
+    " nothing beyond the device, and no copies show what it costs."
 )
 UNITS = {
     "requests": "A request counts when it completes within them; one that fails, or takes longer, misses them.",

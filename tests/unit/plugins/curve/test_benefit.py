@@ -188,11 +188,12 @@ def test_copies_are_those_that_tiers_counted():
     )
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="a tier that serves nothing is predicted to cost exactly nothing",
-)
-def test_a_tier_that_adds_nothing_may_cost_something():
+def test_a_tier_that_adds_nothing_costs_its_copies_and_nothing_is_said_where_none_are_known():
     copies = TierCopies((3e8, 4e8), (2e8, 3e8), ("a/b/1",))
-    [(low, _, high)] = gains(basis(copies), 8_000.0)
-    assert low < 0 <= high
+    sizes = [(8_000.0, 8_000.0), (96_000.0, 96_000.0)]
+    tiers = of("native-offload", 10_000)
+    copied, larger = basis(copies).benefits(tiers, LEVEL, sizes)
+    assert copied.has_effect and copied.throughput_percent.low < 0
+    assert copied.throughput_percent.high < larger.throughput_percent.low
+    unknown, served = basis(TierCopies()).benefits(tiers, LEVEL, sizes)
+    assert (unknown.has_effect, served.has_effect) == (False, True)

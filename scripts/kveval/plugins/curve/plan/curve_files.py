@@ -437,7 +437,7 @@ def _answer(
 
 def _predicted(benefit: Benefit) -> str:
     gain, ttft = benefit.throughput_percent, benefit.ttft_ms_p50
-    if gain.low == gain.high:
+    if not benefit.has_effect:
         # Only what the device and the tier serve is simulated, and a tier's copies.
         return "no gain: it serves nothing more; what it costs by being there is not predicted, and a run measures it"
     text = (

@@ -91,6 +91,11 @@ class Benefit:
     busy: float
     saturates: bool
 
+    @property
+    def has_effect(self) -> bool:
+        """Whether the tier changes the simulation: it serves more than the device, or the rates of its copies are known."""
+        return self.throughput_percent.low != self.throughput_percent.high
+
 
 @dataclass(frozen=True)
 class Basis:

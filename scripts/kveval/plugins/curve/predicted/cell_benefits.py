@@ -6,6 +6,7 @@ have the run and level of each request.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,9 @@ COLUMNS = (
     *("busy_percent", "saturates", "enough_blocks", "enough_gib"),
 )
 """Predicted: change of throughput against the baseline, %; output tokens per second; mean TTFT; each with the range of
-90 % of the simulations; the share of time in which the device works; whether more requests arrive than are answered;
-`enough_*`: the tier size of the first arm, in cpu_blocks and GiB of host memory, with 90 % of the gain that any size
-has, empty where none has any."""
+90 % of the simulations, all empty for a tier that changes nothing in them; the share of time in which the device works;
+whether more requests arrive than are answered; `enough_*`: the tier size of the first arm, in cpu_blocks and GiB of host
+memory, with 90 % of the gain that any size has, empty where none has any."""
 # From four requests a gain of 135 % was predicted where 4,100 % were measured.
 _LEAST_REQUESTS = 10
 # Per level and run. With 1,000 requests a model takes half a minute of CPU time, with three times as many four minutes.
@@ -202,9 +203,11 @@ def _rows(
         size = needed_size(specifications.values(), enough[0], level)
         enough_blocks, enough_gib = size.cpu_blocks, size.gib
     for cell, benefit in benefits.items():
+        numbers = [value for name in _PREDICTED for value in getattr(benefit, name)]
+        # A tier that serves nothing and of whose copies nothing is known would cost exactly nothing.
+        predicted = numbers if benefit.has_effect else [math.nan] * len(numbers)
         yield (
-            *(*cell.key, level, len(basis.levels[level])),
-            *(value for name in _PREDICTED for value in getattr(benefit, name)),
+            *(*cell.key, level, len(basis.levels[level]), *predicted),
             *(100 * benefit.busy, benefit.saturates, enough_blocks, enough_gib),
         )
 
