@@ -11,6 +11,7 @@ from kveval.report.best_arm import (
     answer_metric,
     best_of,
     latency_of,
+    quickest_of,
     size_of_effect,
     smaller_sizes,
 )
@@ -133,6 +134,11 @@ def _sentences_on_one_model(
             yield from _first_token(result, best)
     else:
         yield _none_better(compared, metric)
+        if quickest := quickest_of(result, compared):
+            means = _means(result, quickest)
+            yield (
+                f"{arm_link(quickest)} answered sooner: its median TTFT was shorter, {_change(quickest)}: {means} ms."
+            )
     if within := goodput_sentence(result, compared[0].model):
         yield within
     others = "; ".join(

@@ -52,6 +52,25 @@ def latency_of(
     return latency if math.isfinite(size_of_effect(latency)) else None
 
 
+def quickest_of(
+    result: CampaignResult, compared: Sequence[ReportedComparison]
+) -> ReportedComparison | None:
+    """Return the comparison of the median TTFT of the arm that answers soonest, where none delivers more.
+
+    None if an arm delivers more, or if none answers sooner that is not worse in what the answer is about.
+    """
+    if best_of(compared) is not None or answer_metric(result) == TTFT:
+        return None
+    verdicts = {each.cell: each.verdict for each in compared}
+    worse = (words.WORSE, words.WORSE_IDLE)
+    sooner = [
+        latency
+        for cell, latency in result.with_baselines(TTFT).items()
+        if cell in verdicts and verdicts[cell] not in worse
+    ]
+    return best_of(sooner)
+
+
 def smaller_sizes(
     result: CampaignResult, best: ReportedComparison
 ) -> dict[int, Mapping[Any, Any]]:

@@ -145,7 +145,8 @@ def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[Reporte
         if pd.notna(runs) and runs <= _WORTHWHILE
     }
     if few:
-        runs = max(*few.values(), max(int(row["runs"]) for row in open_) + 1)
+        # Runs that were left out are there already, and decide nothing.
+        runs = max(*few.values(), plan.runs + 1)
         yield _step("undecided", few, plan.command_with(f"runs={runs}"), runs=runs)
     many = [cell for cell in needed if cell not in few]
     if many:
@@ -154,8 +155,9 @@ def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[Reporte
 
 def _more_runs(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[ReportedStep]:
     decided = [row for row in rows if row["verdict"] in words.VERDICTS]
-    if decided and max(int(row["runs"]) for row in decided) < MIN_RUNS + 2:
-        runs = MIN_RUNS + 2
+    enough = MIN_RUNS + 2
+    if decided and (kept := max(int(row["runs"]) for row in decided)) < enough:
+        runs = enough if plan.runs < enough else plan.runs + enough - kept
         yield _step("few_runs", command=plan.command_with(f"runs={runs}"), runs=runs)
 
 

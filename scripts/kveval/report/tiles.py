@@ -14,6 +14,7 @@ from kveval.report.best_arm import (
     answer_comparisons,
     best_of,
     latency_of,
+    quickest_of,
     smaller_sizes,
 )
 from kveval.report.data.arm_links import arm_link
@@ -26,10 +27,11 @@ from kveval.report.result.check_counts import check_counts
 from kveval.report.result.model import CampaignResult, ReportedComparison, or_nan
 from kveval.report.sections import Block, Paragraph, Tile, Tiles
 from kveval.report.tables.results import values_text
+from kveval.report.tables.reuse import named_size
 from kveval.verdict import verdict_words as words
 
 _UNITS = {"throughput_tok_s": "output tok/s"}
-_NONE_BETTER = "no arm is better"
+_NONE_BETTER, _NONE_MORE = "no arm is better", "no arm delivers more"
 _AS_GOOD = "the smallest measured that is as good as the best"
 
 
@@ -48,10 +50,11 @@ def model_tiles(result: CampaignResult) -> tuple[Tile, ...]:
     compared = answer_comparisons(result)
     if not compared:
         return (_validity(result),)
-    best = best_of(compared)
+    best, quickest = best_of(compared), quickest_of(result, compared)
+    latency = quickest if best is None else latency_of(result, best)
     return (
         _gain(result, compared, best),
-        *_first_token(result, best),
+        *_first_token(result, latency),
         *_tier(result, compared, best),
         _validity(result),
     )
@@ -67,8 +70,7 @@ def models_table(result: CampaignResult) -> Table:
         of_model = [each for each in compared if each.model == model]
         best = best_of(of_model)
         if best is None:
-            stated = _NONE_BETTER if _judged(of_model) else "no verdict"
-            body.append([model, stated, "", "", _computed_size(result, model), ""])
+            body.append(_row_without_gain(result, model, of_model))
             continue
         latency = latency_of(result, best)
         times = " to ".join(reversed(values_text(result, latency))) if latency else ""
@@ -81,6 +83,20 @@ def models_table(result: CampaignResult) -> Table:
             ]
         )
     return Table(header, body).without_blank_columns()
+
+
+def _row_without_gain(
+    result: CampaignResult, model: str, compared: Sequence[ReportedComparison]
+) -> list[str]:
+    """Return the row of a model of which no arm is better; one that answers sooner is named with its times."""
+    size = _computed_size(result, model)
+    quickest = quickest_of(result, compared)
+    if quickest is None:
+        stated = _NONE_BETTER if _judged(compared) else "no verdict"
+        return [model, stated, "", "", size, ""]
+    times = " to ".join(reversed(values_text(result, quickest)))
+    stated = f"none delivers more; {arm_link(quickest)} answers sooner"
+    return [model, stated, "", times, size, ""]
 
 
 def validity_sentence(result: CampaignResult) -> str:
@@ -100,7 +116,8 @@ def _gain(
 ) -> Tile:
     title = METRIC_TITLES[compared[0].metric]
     if best is None:
-        value = _NONE_BETTER if _judged(compared) else "no verdict yet"
+        judged = _NONE_MORE if quickest_of(result, compared) else _NONE_BETTER
+        value = judged if _judged(compared) else "no verdict yet"
         lines = [f"{each.label}: {verdict_text(each.row)}" for each in compared]
         return Tile(title, value, [*lines[:3], *(["..."] if lines[3:] else [])])
     value, other = values_text(result, best)
@@ -118,9 +135,8 @@ def _gain(
 
 
 def _first_token(
-    result: CampaignResult, best: ReportedComparison | None
+    result: CampaignResult, latency: ReportedComparison | None
 ) -> Iterator[Tile]:
-    latency = latency_of(result, best) if best is not None else None
     if latency is None:
         return
     value, other = values_text(result, latency)
@@ -143,7 +159,8 @@ def _tier(
     computed = _computed_size(result, compared[0].model)
     enough = "" if best is None else _measured_size(result, best)
     if computed:
-        lines = ["computed: for 90 % of the hits that a tier without a limit adds"]
+        lines = [*_of_named_model(result, compared[0].model)]
+        lines.append("computed: for 90 % of the hits that a tier without a limit adds")
         lines += [f"{_AS_GOOD}: {enough}"] if enough else []
     else:
         lines = [_AS_GOOD]
@@ -158,6 +175,13 @@ def _computed_size(result: CampaignResult, model: str) -> str:
     """The size for 90 % of the hits that a tier without a limit adds, "" if that was not computed."""
     needed = result.tiers_needed.get(model)
     return str(needed.size) if needed else ""
+
+
+def _of_named_model(result: CampaignResult, model: str) -> Iterator[str]:
+    """Yield, where a miniature was served, that a size is of it, and the size of as many tokens of the named model."""
+    named = named_size(result, model)
+    if named is not None:
+        yield f"of the miniature that was served; of {model} itself {named}"
 
 
 def _measured_size(result: CampaignResult, best: ReportedComparison) -> str:

@@ -92,5 +92,5 @@ def read_conditions(path: Path) -> RunConditions:
     try:
         return msgspec.json.decode(path.read_bytes(), type=RunConditions)
     except (OSError, msgspec.DecodeError) as error:
-        problem = f"not the conditions of a run ({error})"
+        problem = f"not the conditions of a run ({error}): delete it, and the next run of snakemake makes it again"
         raise ConditionsError(path, problem, code="no_conditions") from error

@@ -123,7 +123,9 @@ def test_what_was_not_measured_has_no_row_and_what_was_not_compared_no_change() 
 
 def test_the_memory_that_serves_most_is_said_once_a_model() -> None:
     needed = tiers_needed(measured())
-    result = CampaignResult.model_construct(workloads=[], tiers_needed=needed)
+    result = CampaignResult.model_construct(
+        workloads=[], tiers_needed=needed, kv_bytes_per_token={}
+    )
     [said] = memory_sentences(result)
     assert "at 2 concurrent requests" in said
     assert "0.0626 GiB" in said and "4,100 blocks" in said

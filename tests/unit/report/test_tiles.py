@@ -15,6 +15,7 @@ from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Measured, Table
 from kveval.report.data.comparisons import gain_text
 from kveval.report.result.check_counts import check_counts
+from kveval.report.result.model import ReportedKvBytes
 from kveval.report.sections import Paragraph, Tile
 from kveval.report.tiles import at_a_glance, model_tiles
 from kveval.tables.levels.outcomes import Outcome, outcome_columns
@@ -56,6 +57,13 @@ def test_the_computed_size_is_stated_before_the_measured_one() -> None:
     facts = dataclasses.replace(facts, predicted=predicted.assign(model="Qwen3-0.6B"))
     tier = model_tiles(result_of(plan, facts))[2]
     assert tier.value == "0.0649 GiB (4,252 blocks)"
+    assert not any("miniature" in line for line in tier.lines)
+    result = result_of(plan, facts)
+    token_bytes = {"Qwen3-0.6B": ReportedKvBytes(named=114_688, served=16_384)}
+    named = result.model_copy(update={"kv_bytes_per_token": token_bytes})
+    assert model_tiles(named)[2].lines[0] == (
+        "of the miniature that was served; of Qwen3-0.6B itself 0.454 GiB (4,252 blocks)"
+    )
     assert (
         "the smallest measured that is as good as the best: 0.153 GiB (10,000 blocks)"
         in tier.lines
@@ -82,6 +90,25 @@ def test_where_nothing_is_better_the_tile_says_so() -> None:
     assert first.value == "no arm is better"
     assert any("native-offload 10K" in line for line in first.lines)
     assert [tile.title for tile in rest] == ["runs and checks"]
+
+
+def test_an_arm_that_answers_sooner_at_equal_throughput_is_on_the_first_screen() -> (
+    None
+):
+    facts = small.measured()
+    sooner = facts.comparison["metric"] == "ttft_ms_p50"
+    table = facts.comparison.assign(verdict=words.PARITY)
+    table.loc[sooner, "verdict"] = words.BETTER
+    facts = dataclasses.replace(facts, comparison=table)
+    result = result_of(small.plan(), facts)
+    gain, latency, *_ = model_tiles(result)
+    assert gain.value == "no arm delivers more"
+    assert latency.title.startswith("median TTFT") and latency.style == words.BETTER
+    said = " ".join(result.answer.sentences)
+    assert " answered sooner: its median TTFT was shorter, " in said
+    table.loc[~sooner, "verdict"] = words.WORSE
+    worse = result_of(small.plan(), dataclasses.replace(facts, comparison=table))
+    assert model_tiles(worse)[0].value == "no arm is better"
 
 
 def test_several_models_have_a_row_each_and_no_tiles() -> None:
