@@ -194,10 +194,6 @@ class Config:
                 raise ConfigError([problem]) from None
         return self._builds[scenario.server]
 
-    def server_version(self, cell: Cell) -> str:
-        """Return the release of the server that a cell runs."""
-        return self.specification(cell).versions[self.campaign.server.program]
-
     def measurement_id(self, cell: Cell, levels: Sequence[int] | None = None) -> str:
         """Return the id of the cell's measurement; see `specification`."""
         key = cell, None if levels is None else tuple(levels)

@@ -251,7 +251,7 @@ class Run(msgspec.Struct, frozen=True):
     place: str = ""
     # The recording's clock minus the load generator's.
     clock_offset_s: float = 0.0
-    # Whether the arm was active, for people who read run.json; `analysis.levels.activity` decides it from the levels.
+    # Whether the arm was active, for people who read run.json; `tables.levels.activity` decides it from the levels.
     exercised: dict[str, Any] = {}
     repeats: list[Repeat] = []
     # Of an imported run, what its names say.

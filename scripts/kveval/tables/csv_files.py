@@ -19,7 +19,7 @@ SAMPLES, NOTES = "pcp_samples", "pcp_notes"
 BY_INSTANCE = "_by_instance"
 """End of the names of columns with the values of a metric's instances, as text."""
 PREDICTED_TEXTS = ("predicted_curve", "predicted_not")
-"""Columns of a level: the predicted hit share by tier size, see `reuse.read_curve`; why there is no prediction."""
+"""Columns of a level: the predicted hit share by tier size, see `report.data.hits.read_curve`; why there is no prediction."""
 _TEXT = (
     *(
         "checks_failed",

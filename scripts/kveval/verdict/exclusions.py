@@ -468,7 +468,7 @@ def usable_runs(paired: PairedRuns) -> UsableRuns:
 def is_active(row: Row | pd.Series[Any] | None) -> bool | None:
     """Return whether the arm was active, by a row of levels.csv or peak.csv; None without a row, or if it is not known.
 
-    It is what `analysis.levels.activity` decided of the level, or of all runs at the peak.
+    It is what `tables.levels.activity` decided of the level, or of all runs at the peak.
     """
     if row is None or pd.isna(row["exercised"]):
         return None

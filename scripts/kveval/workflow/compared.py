@@ -39,7 +39,6 @@ def combination(config: Config) -> RunsElsewhere:
         CombinedRun(
             cell=replace(cell, scenario=named_on(cell.scenario, entry.label)),
             run=run,
-            vllm=source.campaign.server.vllm,
             pointer=pointer_of(source.campaign.results, cell, run).as_posix(),
             campaign=entry.campaign,
             required=list(map(dict, source.required_counters(cell))),

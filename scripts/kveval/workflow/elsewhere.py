@@ -16,13 +16,11 @@ from kveval.campaign.cell import Cell
 class RunElsewhere(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A run that was measured elsewhere.
 
-    `vllm`: the version of its server; `required`: the counters that its arm requires. What a plug-in adds to it, its
-    rule gets as plain values.
+    `required`: the counters that its arm requires. What a plug-in adds to it, its rule gets as plain values.
     """
 
     cell: Cell
     run: int
-    vllm: str
     required: list[dict[str, Any]] = []
 
 

@@ -115,7 +115,7 @@ class RunRecord:
     `id`: of what defines its measurement, without the levels where a pilot finds them; "" if it was measured elsewhere.
     `name`: of its folder, run-1 if it is measured, run-i1 if it is from elsewhere. `priority`: of its job. `pointer`:
     the file that stands for it in the results. `required`: the counters that its arm requires, as JSON; null for
-    an imported run, which has its own. `version`: of the server, on which names of metrics depend.
+    an imported run, which has its own.
     """
 
     id: str
@@ -124,7 +124,6 @@ class RunRecord:
     priority: int
     pointer: str
     required: str
-    version: str
     source: MeasuredSource | ImportedSource | ComparedSource | ExistingSource
 
     @property
@@ -366,7 +365,6 @@ class Runs:
             priority=priority(config, cell, number),
             pointer=self._pointer(path, name),
             required=self._required_json(cell),
-            version=self._version(cell),
             source=MeasuredSource(levels),
         )
 
@@ -379,7 +377,6 @@ class Runs:
             priority=_BEFORE_ALL,
             pointer=self._pointer(path, PILOT),
             required=self._required_json(cell),
-            version=self._version(cell),
             source=MeasuredSource(),
         )
 
@@ -402,7 +399,6 @@ class Runs:
             priority=0,
             pointer=self._pointer(path, name),
             required=required,
-            version=run.vllm,
             source=source,
         )
 
@@ -411,12 +407,6 @@ class Runs:
             required = self.required_counters(cell)
             self._required[cell] = json.dumps(required, sort_keys=True)
         return self._required[cell]
-
-    def _version(self, cell: Cell) -> str:
-        """The version that the campaign declares, which with runs from elsewhere is not that of its own cells."""
-        if self.elsewhere.runs:
-            return self.config.server_version(cell)
-        return self.config.campaign.server.declared_version
 
     def _pointer(self, path: str, name: str) -> str:
         return f"{self.config.campaign.results}/{path}/{name}/{POINTER}"

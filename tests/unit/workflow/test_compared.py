@@ -110,7 +110,6 @@ def test_every_arm_is_compared_with_itself_and_with_its_own_baseline(catalogues)
         runs[0].pointer
         == "results/campaigns/new/Qwen3-0.6B/native-offload/10000/run-1/measurement.json"
     )
-    assert {run.vllm for run in found.runs} == {"0.32.0", "0.33.0"}
 
 
 def test_another_release_alone_is_not_confounded(catalogues):

@@ -58,7 +58,6 @@ def test_a_measured_runs_record_is_what_the_campaign_defines() -> None:
     assert run.pointer == f"{RESULTS}/{cell.path}/run-2/measurement.json"
     counters = [dict(counter) for counter in config.required_counters(cell)]
     assert json.loads(run.required) == counters
-    assert run.version == config.campaign.server.declared_version
     assert run.source == MeasuredSource()
     assert runs.measurement(run) == run.id
 
@@ -172,10 +171,9 @@ def test_so_far_a_runs_source_is_the_run_that_exists(
     assert run.source.pointer == planned.pointer
     assert run.source.content == {"measurement": "whichever"}
     assert run.source.inputs == ()
-    assert (run.id, run.required, run.version) == (
+    assert (run.id, run.required) == (
         planned.id,
         planned.required,
-        planned.version,
     )
 
 

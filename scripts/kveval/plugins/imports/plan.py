@@ -43,10 +43,11 @@ class RunPlan(RunElsewhere, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that importing one run needs. `stamp` changes with every file that the run refers to.
 
     `model`: the keys of the catalogue's model that define a measurement; `budget`: the sizes of its CPU tier; `sheet`:
-    the file that names the run; `arm`: what the results call its arm.
+    the file that names the run; `vllm`: the version of its server; `arm`: what the results call its arm.
     """
 
     sheet: str
+    vllm: str
     levels: list[LevelPlan]
     model: dict[str, Any]
     budget: dict[str, Any]

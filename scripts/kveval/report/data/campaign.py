@@ -139,7 +139,7 @@ class Measured:
     checks: pd.DataFrame = field(default_factory=pd.DataFrame)
     # Peaks against the baselines' peaks, in the form of `comparison`.
     peak_comparison: pd.DataFrame = field(default_factory=pd.DataFrame)
-    # The predicted gains from tiers, see `analysis.cell_benefits`.
+    # The predicted gains from tiers, see `predicted.csv` in docs/results.md.
     predicted: pd.DataFrame = field(default_factory=pd.DataFrame)
     # Hits that were predicted, beside those that were counted, and where hits are lost, see `report.data.hits`.
     predicted_hits: pd.DataFrame = field(default_factory=pd.DataFrame)

@@ -92,7 +92,7 @@ class FigureData:
         )
 
     def common_level(self, model: str) -> int | None:
-        """The level at which most of the model's cells were compared, see `analysis.cells.common_level`."""
+        """The level at which most of the model's cells were compared, see `tables.cells.common_level`."""
         return common_level(self.comparison, self.peaks, model)
 
     @cached_property
