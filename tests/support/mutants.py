@@ -44,8 +44,8 @@ from kveval.host.hashing import content_hash
 GROUPS = {
     "configuration": ("configuration",),
     "store": ("store",),
-    "verdict": ("verdict/verdicts.py", "verdict"),
-    "curve": ("curve",),
+    "verdict": ("verdict",),
+    "curve": ("plugins/curve/simulation",),
 }
 """Group -> its files and folders in scripts/kveval; mutants are drawn from the groups in turn."""
 _LIBRARY = SCRIPTS / "kveval"

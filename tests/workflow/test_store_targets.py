@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 from tests.support.command import kveval
+from tests.support.described import vllm
 from tests.support.fault_chain import REPOSITORY, workflow_copy
 from tests.support.loaded import run_snakemake
 from tests.support.stored_runs import CELL, measured
@@ -120,7 +121,7 @@ def test_a_damaged_table_is_named_with_what_to_do_by_whoever_reads_it(
     for damaged in (content[:300] + bytes(200) + content[500:], b""):
         recording.write_bytes(damaged)
         with pytest.raises(DamagedTable, match=r"pcp\.parquet .*`kveval verify`"):
-            cell_tables([frame], [recording], METRICS, "0.32.0")
+            cell_tables([frame], [recording], [vllm("0.32.0")], METRICS)
 
 
 def test_damaged_tables_are_made_again_from_the_store(workflow: Path) -> None:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.support.config_files import CONFIG, changed, ids, load
+from tests.support.described import vllm
 
 from kveval.campaign.campaign_file import PrometheusServer
 from kveval.campaign.problems import ConfigError
@@ -278,7 +279,7 @@ def test_the_report_s_metrics_are_read_from_what_a_prometheus_had(
     name = "gpu_utilisation_percent"
     metrics = {name: catalogue.metrics[name]}
     window = START_S * 10**9, END_S * 10**9
-    reduced = SystemRecording(own, metrics, "0.32.0").reduce(window)
+    reduced = SystemRecording(own, metrics, vllm("0.32.0")).reduce(window)
     assert reduced.values[name] == pytest.approx((0.5 + 10.5) / 2, abs=0.01)
 
 

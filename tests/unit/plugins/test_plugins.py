@@ -20,4 +20,7 @@ def test_rules_of_others_are_left_out_where_jobs_share_no_folder(
 ) -> None:
     other = Plugin("other", rules=Path("other.smk"))
     monkeypatch.setattr(plugin, "installed", lambda: (*plugin.ours(), other))
-    assert rule_files(True) == [*rule_files(False), other.rules]
+    assert rule_files(shared_folder=True) == [
+        *rule_files(shared_folder=False),
+        other.rules,
+    ]

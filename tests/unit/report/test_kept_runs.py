@@ -17,7 +17,6 @@ from kveval.report.build_result import comparison_results
 from kveval.report.data.campaign import Measured, Table
 from kveval.report.data.comparisons import comparison_of
 from kveval.report.html.arm_runs import runs_section
-from kveval.report.next_steps import step_sentence
 from kveval.report.tables.results import arms_table, values_text
 from kveval.tables.cells import THROUGHPUT, kept_runs
 from kveval.tables.csv_files import read_table
@@ -98,12 +97,9 @@ def test_the_answer_counts_the_runs_that_the_verdicts_rest_on_and_all() -> None:
 
 def test_more_runs_than_there_are_make_up_for_those_left_out() -> None:
     both = campaign({"native-offload": (4, 5), "lmcache-redis": (1, 2)})
-    (step,) = (
-        step
-        for step in result_of(small.plan(), both).steps
-        if step.facts.get("runs") and "narrows" in step_sentence(None, step)
-    )
-    assert step.facts["runs"] == small.plan().runs + 2
+    steps = result_of(small.plan(), both).steps
+    (runs,) = (step.facts["runs"] for step in steps if "runs" in step.facts)
+    assert runs == small.plan().runs + 2
 
 
 def test_values_are_of_the_same_kind_of_mean_as_the_effect() -> None:
