@@ -27,7 +27,7 @@ from kveval.report.result.check_counts import check_counts
 from kveval.report.result.model import CampaignResult, ReportedComparison, or_nan
 from kveval.report.sections import Block, Paragraph, Tile, Tiles
 from kveval.report.tables.results import values_text
-from kveval.report.tables.reuse import named_size
+from kveval.report.tables.reuse import size_of_named
 from kveval.verdict import verdict_words as words
 
 _UNITS = {"throughput_tok_s": "output tok/s"}
@@ -78,7 +78,7 @@ def models_table(result: CampaignResult) -> Table:
             [
                 *(model, arm_link(best)),
                 StyledText(gain_text(best.row), words.BETTER),
-                *(times, _computed_size(result, model)),
+                *(times, _size_by_model(result, model)),
                 _measured_size(result, best),
             ]
         )
@@ -89,7 +89,7 @@ def _row_without_gain(
     result: CampaignResult, model: str, compared: Sequence[ReportedComparison]
 ) -> list[str]:
     """Return the row of a model of which no arm is better; one that answers sooner is named with its times."""
-    size = _computed_size(result, model)
+    size = _size_by_model(result, model)
     quickest = quickest_of(result, compared)
     if quickest is None:
         stated = _NONE_BETTER if _judged(compared) else "no verdict"
@@ -177,10 +177,15 @@ def _computed_size(result: CampaignResult, model: str) -> str:
     return str(needed.size) if needed else ""
 
 
+def _size_by_model(result: CampaignResult, model: str) -> str:
+    """The computed size; of a miniature with that word, and with the size of the model that it stands for."""
+    size, named = _computed_size(result, model), size_of_named(result, model)
+    return f"{size} of the miniature, {named} of the model" if named else size
+
+
 def _of_named_model(result: CampaignResult, model: str) -> Iterator[str]:
     """Yield, where a miniature was served, that a size is of it, and the size of as many tokens of the named model."""
-    named = named_size(result, model)
-    if named is not None:
+    if named := size_of_named(result, model):
         yield f"of the miniature that was served; of {model} itself {named}"
 
 

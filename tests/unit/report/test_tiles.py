@@ -62,7 +62,7 @@ def test_the_computed_size_is_stated_before_the_measured_one() -> None:
     token_bytes = {"Qwen3-0.6B": ReportedKvBytes(named=114_688, served=16_384)}
     named = result.model_copy(update={"kv_bytes_per_token": token_bytes})
     assert model_tiles(named)[2].lines[0] == (
-        "of the miniature that was served; of Qwen3-0.6B itself 0.454 GiB (4,252 blocks)"
+        "of the miniature that was served; of Qwen3-0.6B itself 0.454 GiB"
     )
     assert (
         "the smallest measured that is as good as the best: 0.153 GiB (10,000 blocks)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
-from kveval.campaign.size import Size
 from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import Table
@@ -110,28 +109,23 @@ def predicted_table(result: CampaignResult) -> Table:
     return Table(_HEADER, rows, frozenset(range(2, 6)))
 
 
-def named_size(result: CampaignResult, model: str) -> Size | None:
-    """Return the tier needed for a model's load in bytes of the named model; None where that is what was served."""
-    needed, token_bytes = (
-        result.tiers_needed.get(model),
-        result.kv_bytes_per_token.get(model),
-    )
+def size_of_named(result: CampaignResult, model: str) -> str:
+    """Return the tier needed for a model's load in GiB of the named model; "" where that is what was served."""
+    needed = result.tiers_needed.get(model)
+    token_bytes = result.kv_bytes_per_token.get(model)
     if needed is None or token_bytes is None:
-        return None
+        return ""
     named, served = token_bytes.named, token_bytes.served
     if not named or not served or named == served:
-        return None
-    return Size(needed.cpu_blocks, round(needed.size_bytes * named / served))
+        return ""
+    return f"{numerals.significant(needed.size.gib * named / served, 3)} GiB"
 
 
 def memory_sentences(result: CampaignResult) -> Iterator[str]:
     """Yield a sentence per model on the host memory that a tier needs for this load."""
     for model, needed in result.tiers_needed.items():
         at = level_unit_of(result).in_sentence([needed.level])
-        named = named_size(result, model)
-        of_miniature = (
-            "" if named is None else f" of the miniature ({named} of {model})"
-        )
-        yield (
-            f"{model}: at {at}, {needed.size}{of_miniature} in host memory add 90 % of what a tier of any size adds."
-        )
+        named = size_of_named(result, model)
+        of_miniature = f" of the miniature ({named} of {model})" if named else ""
+        size = f"{needed.size}{of_miniature}"
+        yield f"{model}: at {at}, {size} of host memory add 90 % of what a tier of any size adds."
