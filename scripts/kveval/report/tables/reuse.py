@@ -126,6 +126,11 @@ def memory_sentences(result: CampaignResult) -> Iterator[str]:
     for model, needed in result.tiers_needed.items():
         at = level_unit_of(result).in_sentence([needed.level])
         named = size_of_named(result, model)
-        of_miniature = f" of the miniature ({named} of {model})" if named else ""
-        size = f"{needed.size}{of_miniature}"
-        yield f"{model}: at {at}, {size} of host memory add 90 % of what a tier of any size adds."
+        itself = (
+            f" That is the miniature's; of {model} itself it is {named}."
+            if named
+            else ""
+        )
+        yield (
+            f"{model}: at {at}, {needed.size} of host memory add 90 % of what a tier of any size adds.{itself}"
+        )
