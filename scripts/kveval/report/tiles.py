@@ -31,7 +31,7 @@ from kveval.report.tables.reuse import size_of_named
 from kveval.verdict import verdict_words as words
 
 _UNITS = {"throughput_tok_s": "output tok/s"}
-_NONE_BETTER, _NONE_MORE = "no arm is better", "no arm delivers more"
+_NONE_BETTER, _NONE_MORE = "no arm is better", "no arm shown to deliver more"
 _AS_GOOD = "the smallest measured that is as good as the best"
 
 
@@ -95,7 +95,7 @@ def _row_without_gain(
         stated = _NONE_BETTER if _judged(compared) else "no verdict"
         return [model, stated, "", "", size, ""]
     times = " to ".join(reversed(values_text(result, quickest)))
-    stated = f"none delivers more; {arm_link(quickest)} answers sooner"
+    stated = f"none shown to deliver more; {arm_link(quickest)} answers sooner"
     return [model, stated, "", times, size, ""]
 
 

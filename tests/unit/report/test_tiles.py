@@ -102,7 +102,7 @@ def test_an_arm_that_answers_sooner_at_equal_throughput_is_on_the_first_screen()
     facts = dataclasses.replace(facts, comparison=table)
     result = result_of(small.plan(), facts)
     gain, latency, *_ = model_tiles(result)
-    assert gain.value == "no arm delivers more"
+    assert gain.value == "no arm shown to deliver more"
     assert latency.title.startswith("median TTFT") and latency.style == words.BETTER
     said = " ".join(result.answer.sentences)
     assert " answered sooner: its median TTFT was shorter, " in said
