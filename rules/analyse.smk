@@ -73,6 +73,7 @@ rule compare_scenarios:
     input:
         complete=f"{ANALYSIS}/complete_metrics.csv",
         peaks=f"{ANALYSIS}/peak_throughput_all.csv",
+        predicted=predicted_tables,
     output:
         comparison=report(
             f"{ANALYSIS}/comparison.csv",

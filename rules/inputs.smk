@@ -60,6 +60,15 @@ def peaks_so_far(wildcards):
     return tables_of_cells("peak.csv")(wildcards) if wildcards.so_far else []
 
 
+# Input functions of plug-ins: tables of cells that say how much of their requests had come before.
+BESIDE_COMPARISON = []
+
+
+def predicted_tables(wildcards):
+    """Input function: what plug-ins predict of cells and verdicts use."""
+    return [path for tables in BESIDE_COMPARISON for path in tables(wildcards)]
+
+
 def lenient(wildcards):
     """Return the option with which, in a report so far, a cell without a peak does not keep the others out."""
     return "--lenient" if wildcards.so_far else ""

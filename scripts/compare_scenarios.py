@@ -2,16 +2,21 @@
 
 from pathlib import Path
 
+import pandas as pd
+
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
 from kveval.tables.csv_files import read_table
-from kveval.verdict.verdict_tables import verdict_tables
+from kveval.verdict.verdict_tables import verdict_tables, with_offered
 
 if __name__ == "__main__":
     complete, peaks = (
         read_table(Path(path))
         for path in (snakemake.input.complete, snakemake.input.peaks)
     )
+    if snakemake.input.predicted:
+        predicted = map(read_table, map(Path, snakemake.input.predicted))
+        complete = with_offered(complete, pd.concat(predicted))
     declared = snakemake.params.comparison
     requested_runs = {
         Cell.from_path(path): runs for path, runs in declared["runs"].items()

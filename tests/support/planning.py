@@ -56,7 +56,7 @@ rule collect_metrics:
     output: TABLES, RUNS_FILE
     shell: "touch {output}"
 rule compare_scenarios:
-    input: TABLES[:2]
+    input: TABLES[:2], expand("results/{cell}/predicted_hits.csv", cell=CELLS)
     output: COMPARED
     shell: "touch {output}"
 rule summarise_campaign:

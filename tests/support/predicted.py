@@ -19,10 +19,9 @@ _COLUMNS = (*NUMBERS, *PREDICTED_TEXTS)
 
 def with_predicted(measured: Measured, predicted: pd.DataFrame) -> Measured:
     """Return a campaign with its tables of predictions; `predicted`: its levels, with columns of `predicted_hits`."""
-    columns = [name for name in _COLUMNS if name in predicted]
     return replace(
         measured,
-        predicted_hits=predicted[[*KEYS, *columns]],
+        predicted_hits=predicted.reindex(columns=[*KEYS, *_COLUMNS]),
         hits=served_table(served_shares(predicted, measured.runs)),
         waterfall=waterfall(
             measured.runs, predicted, measured.peaks, measured.comparison

@@ -70,7 +70,10 @@ def edit(folder: Path, path: str) -> None:
         ("plugins/exports/llmd.py", {"export_benchmark_reports"}),
         (
             "plugins/curve/simulation/curve.py",
-            {"predict_hits", "predict_campaign", "plot_caches", "write_report"},
+            {
+                *("predict_hits", "predict_campaign", "compare_scenarios"),
+                *("summarise_campaign", *DRAWN, "write_report"),
+            },
         ),
         (
             "report/data/style.py",

@@ -38,20 +38,21 @@ def conditions_of(run: Run) -> RunConditions:
     declared = run.specification.get("versions", {})
     server = find_server(run.versions) or find_server(declared) or IMPORTED_SERVER
     version = server_version(run.versions)
+    # A build from a checkout may call itself older than every release.
+    release = server_version(declared) or version or _UNKNOWN_RELEASE
     return RunConditions(
         record=record_of(run),
         configuration=effective_configuration(run),
         arm_settings=arm_settings(run),
         server=server.title,
         server_version=version,
+        release=release,
         titles={name: _TITLES[name] for name in run.software if name in _TITLES},
         server_build=server_build(run),
         wrong_answers=wrong_answers(run.specification),
         invented_counters=_invented_counters(run),
         kv_bytes_per_token=_kv_bytes_per_token(run.specification.get("model", {})),
-        recorded=_recorded(
-            server, version or server_version(declared, _UNKNOWN_RELEASE)
-        ),
+        recorded=_recorded(server, release),
         counters={str(level.level): terms_of(level.counters) for level in run.levels},
     )
 

@@ -48,6 +48,7 @@ class RunConditions(msgspec.Struct, frozen=True):
         configuration: hash of what ran; cells with the same are replicates, whatever their names.
         arm_settings: the same without what identifies the build; "" for a run without arguments.
         server: the server's title; `server_version`: its release, "" if the run has none.
+        release: the one by which names are looked up: as declared, where that is known; "0" for an unknown one.
         titles: name of a program -> its title, of the server and what stood beside it.
         server_build: image, build, version; "" if nothing is recorded.
         wrong_answers: why the server is known to give wrong answers from its tier, "" if it is not.
@@ -62,6 +63,7 @@ class RunConditions(msgspec.Struct, frozen=True):
     arm_settings: str
     server: str
     server_version: str
+    release: str
     titles: dict[str, str]
     server_build: str
     wrong_answers: str

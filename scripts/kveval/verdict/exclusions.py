@@ -644,10 +644,10 @@ def _leftover_hits(row: Row, side: Side) -> Exclusion | None:
     device = number(row, "prefix_hit_ratio")
     behind = float(np.nan_to_num(number(row, "external_hit_ratio")))
     served = device + (1 - device) * behind
+    offered = number(row, "predicted_offered_ratio")
     # Who measured results that were imported may have left caches as they were, with every arm.
-    if row.get("engine") == IMPORTED:
-        return None
-    offered = 1 - number(row, "first_visit_share") - number(row, "unshared_share")
+    if np.isnan(offered) and row.get("engine") != IMPORTED:
+        offered = 1 - number(row, "first_visit_share") - number(row, "unshared_share")
     if not served > offered + _LEFTOVER_SHARE:
         return None
     facts = {"served_percent": 100 * served, "offered_percent": 100 * offered}

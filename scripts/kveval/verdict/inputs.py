@@ -58,6 +58,7 @@ COLUMNS = (
     *(
         "first_visit_share",
         "unshared_share",
+        "predicted_offered_ratio",
         "throughput_req_s",
         "duration_s",
         "latencies_unknown",

@@ -76,6 +76,16 @@ _COLUMNS = [
 ]
 
 
+def with_offered(levels: pd.DataFrame, predicted: pd.DataFrame) -> pd.DataFrame:
+    """Return levels with the share of their prompt tokens that had come before, as predicted of the requests sent.
+
+    `predicted`: predicted_hits.csv of cells. Without it verdicts go by an expectation, of which few requests differ much.
+    """
+    keys = [*CELL_COLUMNS, "run", "level"]
+    offered = predicted[[*keys, "predicted_offered_ratio"]]
+    return levels.merge(offered, on=keys, how="left")
+
+
 def verdict_tables(
     complete: pd.DataFrame,
     peaks: pd.DataFrame,

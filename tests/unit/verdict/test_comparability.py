@@ -31,6 +31,7 @@ from kveval.verdict.findings import (
     read_exclusions,
     read_findings,
 )
+from kveval.verdict.verdict_tables import with_offered
 from kveval.verdict.verdicts import compare_all
 
 ARM, BASELINE = "native-offload", "no-offload"
@@ -169,6 +170,16 @@ def test_runs_whose_caches_were_not_empty_are_left_out(runs: int) -> None:
     ]
     assert excluded == list(range(1, runs + 1))
     assert row["verdict"] == (words.BETTER if runs == 1 else words.NOT_ASSESSED)
+
+
+def test_what_is_predicted_of_the_requests_counts_and_not_an_expectation() -> None:
+    served = {"prefix_hit_ratio": 0.4, "external_hit_ratio": 0.0}
+    expected = {"first_visit_share": 0.6, "unshared_share": 0.1}
+    levels = campaign(RECORD, RECORD).assign(**served, **expected)
+    assert judged(levels)["verdict"] == words.NOT_ASSESSED
+    keys = ["model", "scenario", "cpu_blocks", "run", "level"]
+    predicted = levels[keys].assign(predicted_offered_ratio=0.45)
+    assert judged(with_offered(levels, predicted))["verdict"] == words.BETTER
 
 
 def test_limits_that_changed_for_both_sides_between_runs_are_no_difference() -> None:

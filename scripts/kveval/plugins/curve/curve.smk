@@ -55,5 +55,6 @@ rule predict_campaign:
         "../../../predict_campaign.py"
 
 
+BESIDE_COMPARISON.append(tables_of_cells("predicted_hits.csv"))
 BESIDE_REPORT.extend(PREDICTIONS)
 BESIDE_FIGURES["caches"] = PREDICTIONS

@@ -15,7 +15,7 @@ def recorded_names(
 
     `names`: first version -> expression. `server.TERM` stands for a metric of the server that `ran`, by its name there.
     """
-    expression = name_for(names, ran.server_version or "0")
+    expression = name_for(names, ran.release)
     if expression is None:
         return None
     parts = []

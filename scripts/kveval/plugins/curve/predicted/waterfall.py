@@ -4,7 +4,7 @@ Each stage is at most the one before it. `offered`: tokens that came before in t
 the caches of all servers can hold of them, by their sizes; `routed`: what the server that a request went to can hold,
 where there are several; `found`: what its caches found; `delivered`: what they delivered in place of computing;
 `saved`: the seconds of prefill that this saved. All are of a whole level, warm-up included, means over runs, at the
-level at which a model's cells are compared. The first three are computed by `reuse`, the next two are counted by the
+level at which a model's cells are compared. The first three are computed by `hits`, the next two are counted by the
 servers. The leak is the stage at which most is lost; what is said of it follows from its code, one of LEAKS.
 """
 
