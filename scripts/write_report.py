@@ -45,8 +45,9 @@ if __name__ == "__main__":
     }
     plan = read_report_plan(settings, read_metrics(Path(params.metrics)))
 
-    # REPORT.md with its appendices and report.json, then report.html of the same tree.
+    # REPORT.md with its appendices and report.json, then report.html of the same Markdown.
     figures, lacking = drawn_figures(map(Path, inputs.figures))
-    beside = sections_beside(output.parent)
-    root, result = write_report(plan, measured, figures, output, lacking, beside)
-    write_page(root, result, run_places(measured.runs), output.with_name(PAGE))
+    files, result = write_report(
+        plan, measured, figures, output, lacking, sections_beside()
+    )
+    write_page(files, result, run_places(measured.runs), output.with_name(PAGE))

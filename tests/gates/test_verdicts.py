@@ -6,7 +6,7 @@ KVEVAL_UPDATE_GOLDEN=1 holds what is made now.
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +14,21 @@ import pandas as pd
 import pytest
 from tests.gates import golden
 from tests.gates.verdict_cases import CASES, Case
-from tests.support.report_text import result_of
+from tests.support.report_text import part_of, result_of, text_of
 from tests.support.synthetic import BASELINES, METRICS, peaks_table, required_counters
 from tests.support.synthetic import runs as runs_of
 
 from kveval.campaign.campaign_file import Comparison
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.markdown import markdown_table
-from kveval.report.tables.not_assessed import gap_table, gaps_of
-from kveval.report.tables.pairs import pair_table
-from kveval.report.tables.results import (
-    arms_table,
-    basis_table,
-    comparison_table,
-    strategy_table,
-)
+from kveval.report.result.model import CampaignResult
 from kveval.tables.cells import THROUGHPUT, tables_by_cell
 from kveval.tables.levels.goodput import GOODPUT
 from kveval.verdict.verdicts import compare_all
 
 HELD = Path(__file__).resolve().parent / "golden" / "verdicts.tar.xz"
 _LONG = re.compile(r"-?\d+\.\d{8,}(e[-+]\d+)?")
+# The parts of a report that say what the comparisons came to.
+PARTS = ("By model", "Arms against each other", "Deployment guidance", "Comparisons")
 KINDS = {
     "no-offload": {"arm": "none"},
     "native-offload": {"arm": "native"},
@@ -87,11 +81,8 @@ def _texts(name: str) -> dict[str, str]:
         contrasts=tables["contrasts"],
         peak_comparison=tables["peaks"],
     )
-    plan = _plan(case, baselines)
-    report = markdown_table(gap_table(gaps_of(plan, measured, {})))
-    if not case.tables_only:
-        report = "\n\n".join([report, *_report(plan, measured)])
-    return files | {f"{name}/report.md": report}
+    result = result_of(_plan(case, baselines), measured)
+    return files | {f"{name}/report.md": _report(result, case.tables_only)}
 
 
 def _delivering(levels: pd.DataFrame) -> pd.DataFrame:
@@ -104,21 +95,23 @@ def _csv(table: pd.DataFrame) -> str:
     return table.to_csv(index=False, float_format="%.9g")
 
 
-def _report(plan: ReportPlan, measured: Measured) -> Iterator[str]:
-    """Yield what a report says of the comparisons: the answer, its tables, report.json."""
-    result = result_of(plan, measured)
+def _report(result: CampaignResult, not_assessed_only: bool) -> str:
+    """What a report says of the comparisons: what has no verdict, the answer, its parts, report.json."""
+    text = text_of(result)
+    not_assessed = part_of(text, "Not assessed")
+    if not_assessed_only:
+        return not_assessed
     answer = result.answer
-    yield from (answer.question, *answer.sentences, *answer.next_steps)
-    yield markdown_table(strategy_table(result))
-    yield markdown_table(basis_table(result))
-    yield markdown_table(pair_table(result))
-    for model in plan.models_by_size:
-        yield markdown_table(arms_table(result, model))
-        yield markdown_table(comparison_table(result, model))
     comparisons = [row.model_dump() for row in result.comparisons]
-    text = json.dumps(comparisons, indent=1, ensure_ascii=False, allow_nan=False)
-    # Digits that depend on the processor's instructions are left out, as in the tables.
-    yield _LONG.sub(lambda number: f"{float(number[0]):.9g}", text) + "\n"
+    numbers = json.dumps(comparisons, indent=1, ensure_ascii=False, allow_nan=False)
+    parts = [
+        not_assessed,
+        *(answer.question, *answer.sentences, *answer.next_steps),
+        *(part_of(text, title) for title in PARTS),
+        # Digits that depend on the processor's instructions are left out, as in the tables.
+        _LONG.sub(lambda number: f"{float(number[0]):.9g}", numbers),
+    ]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
 def test_every_case_gets_the_verdicts_that_it_got() -> None:

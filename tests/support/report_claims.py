@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,20 +9,15 @@ from typing import Any
 
 from tests.support.document_checks import Document, Percentage, judge_document
 from tests.support.markdown import fixed_fragments, parts_of
-from tests.support.report_text import plain_table, result_of
+from tests.support.report_text import part_of, tables_in
 
-from kveval.report import next_steps, parts
 from kveval.report.data import numbers as numerals
-from kveval.report.data.arm_links import plain_text
-from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.vocabulary import NO_RELEVANT_DIFFERENCE
-from kveval.report.parts import body
-from kveval.report.parts.limitations import missing_sentences
-from kveval.report.sections import Picture, Section
-from kveval.report.tables.caches import tier_text
-from kveval.report.tables.guidance import HIGH_HITS, HITS, LOW_HITS, guidance_numbers
-from kveval.report.tables.not_assessed import gap_table, gaps_of
-from kveval.report.tiles import validity_sentence
+from kveval.report.facts.caches import three_digits, tier_guides
+from kveval.report.figures.names import figures_of
+from kveval.report.render import TEMPLATES, environment
+from kveval.report.result.model import CampaignResult
 from kveval.tables.levels.outcomes import Outcome
 from kveval.tables.system.tier_activity import tier_activity
 from kveval.verdict.verdict_words import (
@@ -33,73 +27,69 @@ from kveval.verdict.verdict_words import (
     WITHOUT_VERDICT,
 )
 
+# What says how many runs and checks there are, of several models: it quotes what checks found.
+_RUNS_AND_CHECKS = re.compile(r"^\*\*[\d to]+ runs? each\*\*: .*$", re.MULTILINE)
+
 
 def judge_report(
-    plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path
+    plan: ReportPlan,
+    measured: Measured,
+    result: CampaignResult,
+    text: str,
+    folder: Path,
 ) -> list[Outcome]:
     """Return what a rendered report claims beyond what it was made from; nothing, if all is well.
 
-    `root` is what `text`, the report with its appendices, was rendered from; it lies in `folder`, beside the files it
-    names.
+    `text`: the report of the result with its appendices; it lies in `folder`, beside the files it names.
     """
-    return judge_document(document_of(plan, measured, root, text, folder))
-
-
-def document_of(
-    plan: ReportPlan, measured: Measured, root: Section, text: str, folder: Path
-) -> Document:
-    """Return a rendered report with everything that its sentences may rest on."""
-    result = result_of(plan, measured)
-    guidance, gaps = (
-        plain_table(body.guidance_table(result)),
-        plain_table(gap_table(gaps_of(plan, measured, {}))),
-    )
+    guidance = [
+        row
+        for table in tables_in(part_of(text, "Deployment guidance"))
+        for row in table.rows
+    ]
     rows = measured.all_comparisons.to_dict("records")
     shown = [
         *result.answer.sentences,
-        *(row[-1] for row in guidance.rows if row[1] == "which arm"),
+        *(answer for question, answer in guidance if question == "which arm"),
     ]
-    quoted = [sentence for line in shown for sentence in parts_of(line).sentences]
+    quoted = _sentences(*shown)
     reasons = {
         str(row["reason"]): {str(row["verdict"])}
         for row in rows
         if isinstance(row["reason"], str)
     }
-    return Document(
+    figures = figures_of([*result.common_levels])
+    document = Document(
         text=text,
         folder=folder,
         content=text.encode(),
         # The campaign's own title and description are its author's; what failed is quoted from logs.
         fixed=[
             *fixed_words(),
-            *(
-                words
-                for figure in pictures(root)
-                for words in (figure.caption, figure.title)
-            ),
-            *(
-                plan.title,
-                *_sentences(
-                    plan.description,
-                    *map(plain_text, missing_sentences(result)),
-                    *measured.failures.values(),
-                    validity_sentence(result),
-                ),
+            *(figure.caption for figure in figures),
+            *(figure.title for figure in figures),
+            plan.title,
+            *_sentences(
+                plan.description,
+                *part_of(text, "Missing").splitlines(),
+                *measured.failures.values(),
+                *_RUNS_AND_CHECKS.findall(text),
             ),
         ],
         # Why something is not assessed is quoted from the comparison's own table.
-        answers=[row[-1] for row in guidance.rows] + [row[-1] for row in gaps.rows],
+        answers=[
+            *(answer for _, answer in guidance),
+            *(gap.settled_by for gap in result.not_assessed),
+        ],
         verdicts={**reasons, **{line: _verdicts_in(line) for line in quoted}},
         percentages=[
             *_percentages(rows),
-            *_hit_rates(guidance_numbers(result)),
+            *_hit_rates(result),
             *_tier_hits(plan, measured),
         ],
         numbers=[
             f"{100 * plan.margin:g}",
             "95",
-            str(LOW_HITS),
-            str(HIGH_HITS),
             *_counts(measured),
             *_multiples(rows),
             *_prompt_shares(measured),
@@ -107,6 +97,7 @@ def document_of(
         counts={"cells": len(plan.cells)},
         models=[*plan.models, *_hub_ids(plan), *measured.levels["model"].unique()],
     )
+    return judge_document(document)
 
 
 def _prompt_shares(measured: Measured) -> list[str]:
@@ -117,28 +108,15 @@ def _prompt_shares(measured: Measured) -> list[str]:
 
 
 def fixed_words() -> list[str]:
-    """The sentences of the report that hold no data: the texts in the modules that write it."""
-    sentences = []
-    for module in (
-        *Path(parts.__file__).parent.glob("*.py"),
-        Path(next_steps.__file__),
-    ):
-        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                sentences += [
-                    *parts_of(node.value).sentences,
-                    *fixed_fragments(node.value),
-                ]
-    return sentences
-
-
-def pictures(section: Section) -> Iterator[Picture]:
-    """Yield the figures of a tree."""
-    for block in section.blocks:
-        if isinstance(block, Picture):
-            yield block
-        elif isinstance(block, Section):
-            yield from pictures(block)
+    """The words of the report that hold no data: the texts in its templates."""
+    words = []
+    for template in TEMPLATES.rglob("*.j2"):
+        source = template.read_text(encoding="utf-8")
+        for _, kind, text in environment().lex(source):
+            if kind in ("data", "string"):
+                fixed = text.strip("\"'")
+                words += [*_sentences(fixed), *fixed_fragments(fixed)]
+    return words
 
 
 def _counts(measured: Measured) -> Iterator[str]:
@@ -169,7 +147,7 @@ def _tier_hits(plan: ReportPlan, measured: Measured) -> Iterator[Percentage]:
     """The shares of prompt tokens that tiers served, as the answer quotes them."""
     activity = tier_activity(measured.runs)
     for _, rows in activity.groupby(["model", "scenario", "cpu_blocks", "level"]):
-        shown = tier_text(rows["external_hit_percent"].mean())
+        shown = three_digits(rows["external_hit_percent"].mean())
         yield Percentage(shown, "tier", "prompt tokens")
 
 
@@ -208,15 +186,11 @@ def _percentages(rows: list[dict[Any, Any]]) -> Iterator[Percentage]:
             yield Percentage(most, cell, str(row["baseline"]))
 
 
-def _hit_rates(table: Table) -> Iterator[Percentage]:
+def _hit_rates(result: CampaignResult) -> Iterator[Percentage]:
     """The shares of prompt tokens that the guidance quotes."""
-    at = table.header.index(HITS)
-    for row in table.rows:
-        yield from (
-            Percentage(shown, row[0], "prompt tokens")
-            for shown in row[at].split("; ")
-            if shown
-        )
+    for guide in tier_guides(result):
+        for _, shares in guide.hits:
+            yield Percentage(numerals.mean_of(shares), guide.model, "prompt tokens")
 
 
 def _hub_ids(plan: ReportPlan) -> list[str]:

@@ -22,6 +22,9 @@ APPENDICES = tuple(
     )
 )
 
+REST = f"{FOLDER}/results.md"
+"""The appendix with the figures that no other part of the report has."""
+
 
 def so_far_command() -> str:
     """Return the command that makes a report on what exists of the campaign that snakemake was started with."""

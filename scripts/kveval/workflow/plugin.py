@@ -7,7 +7,7 @@ entry point of the group `kveval.plugins` that names a `Plugin`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -19,7 +19,6 @@ import typer
 
 if TYPE_CHECKING:
     from kveval.configuration.config import Config
-    from kveval.report.sections import Section
     from kveval.workflow.elsewhere import RunsElsewhere
     from kveval.workflow.planning.plan import PlanNotes
     from kveval.workflow.planning.stored import StoreIndex
@@ -43,7 +42,7 @@ class Plugin:
             installed distribution only where jobs share a folder. What it adds to `BESIDE_REPORT`, tables and figures of
             its own, is made before the report, what it adds to `BESIDE_FIGURES` before the figures of a family, what it
             adds to `BESIDE_TARGET` with the report.
-        sections: returns its sections of the report in a folder of results, from its own tables there.
+        section: its template of a section of the report, from its own tables, see kveval.report.render.
         plan: returns the lines that it adds to the plan of a campaign, given the store.
         runs: returns the runs that it brings to a campaign which measures none itself; None for any other campaign.
     """
@@ -51,7 +50,7 @@ class Plugin:
     name: str
     add_commands: Callable[[typer.Typer], None] = _nothing
     rules: Path | None = None
-    sections: Callable[[Path], Iterable[Section]] | None = None
+    section: Path | None = None
     runs: Callable[[Config], RunsElsewhere | None] | None = None
     plan: Callable[[Config, StoreIndex], PlanNotes] | None = None
 
@@ -80,11 +79,6 @@ def plan_notes() -> list[Callable[[Config, StoreIndex], PlanNotes]]:
     return [plugin.plan for plugin in installed() if plugin.plan is not None]
 
 
-def sections_beside(results: Path) -> list[Section]:
-    """Return the sections that plug-ins add to the report in a folder of results."""
-    return [
-        section
-        for plugin in installed()
-        if plugin.sections is not None
-        for section in plugin.sections(results)
-    ]
+def sections_beside() -> list[Path]:
+    """Return the templates of the sections that plug-ins add to a report."""
+    return [plugin.section for plugin in installed() if plugin.section is not None]

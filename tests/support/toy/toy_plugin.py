@@ -2,15 +2,11 @@
 
 import csv
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import typer
 
-from kveval.report.sections import Paragraph, Picture, Section
 from kveval.workflow.plugin import Plugin
-
-TABLE, FIGURE = "analysis/toy.csv", "figures/toy/levels.png"
 
 
 def add_commands(app: typer.Typer) -> None:
@@ -38,17 +34,8 @@ def make(levels: Path, table: Path, figure: Path) -> None:
     drawing.savefig(figure)
 
 
-def sections(results: Path) -> Iterator[Section]:
-    """Yield what the report says of the table."""
-    table = results / TABLE
-    if table.exists():
-        arms = len(table.read_text().splitlines()) - 1
-        picture = Picture("levels", FIGURE, "How many levels?", "Levels of each arm.")
-        yield Section("Toys", [Paragraph(f"Levels of {arms} arms."), picture])
-
-
-RULES = Path(__file__).with_name("toy.smk")
-PLUGIN = Plugin("toy", add_commands, RULES, sections)
+RULES, SECTION = (Path(__file__).with_name(name) for name in ("toy.smk", "toy.md.j2"))
+PLUGIN = Plugin("toy", add_commands, RULES, SECTION)
 
 if __name__ == "__main__":
     make(*map(Path, sys.argv[1:]))

@@ -21,7 +21,7 @@ from kveval.plugins.exports.llmd import (
     write_peak_reports,
 )
 from kveval.report.data.campaign import Measured, ReportPlan
-from kveval.report.tables.not_assessed import gap_table, gaps_of
+from kveval.report.result.not_assessed import gaps_of
 from kveval.store.run_file import Run
 from kveval.tables.cells import THROUGHPUT, rows_of
 
@@ -114,14 +114,9 @@ def test_every_replica_is_counted(plan: ReportPlan, measured: Measured) -> None:
     for several in (deployed, msgspec.structs.replace(run, declared={"replicas": 3})):
         stack = level_report(row, several, "large")["scenario"]["stack"]
         assert stack[0]["standardized"]["replicas"] == 3
-        gaps = gap_table(
-            gaps_of(plan, dataclasses.replace(measured, runs=[several]), {})
-        )
-        assert not any("one replica" in cells[1] for cells in gaps.rows)
-    assert any(
-        "one replica" in cells[1]
-        for cells in gap_table(gaps_of(plan, measured, {})).rows
-    )
+        gaps = gaps_of(plan, dataclasses.replace(measured, runs=[several]), {})
+        assert not any("one replica" in gap.why for gap in gaps)
+    assert any("one replica" in gap.why for gap in gaps_of(plan, measured, {}))
 
 
 def test_tpot_goes_by_the_name_that_means_it(measured: Measured) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.config_files import CONFIG, NATIVE, RAW, load
-from tests.support.report_text import plain_table, result_of
+from tests.support.report_text import result_of, table_of
 from tests.unit.report.test_report import measured, plan
 
 from kveval.campaign.arm_kinds import ARM_KINDS, ArmKind
@@ -13,7 +13,6 @@ from kveval.campaign.catalogue import Scenario
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.sizing import Budget
 from kveval.configuration.loading import load_config
-from kveval.report.tables.results import arms_table
 from kveval.stacks.arms import ArmArguments, Platform
 from kveval.stacks.vllm import VLLM
 from kveval.tables.cells import KNOWN_ARMS
@@ -50,8 +49,7 @@ def test_a_new_kind_is_planned_measured_and_shown(
         }
     )
     result = result_of(shown, measured())
-    arms = {row[0] for row in plain_table(arms_table(result, NATIVE.model)).rows}
-    assert "native-offload 10K" in arms
+    assert "native-offload 10K" in table_of(result, NATIVE.model).column("arm")
 
 
 def test_a_scenario_of_a_kind_without_an_entry_is_refused(

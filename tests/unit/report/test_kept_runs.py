@@ -1,6 +1,7 @@
 """The values beside an effect are those of the runs that it rests on, wherever they stand."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from tests.support.report_text import answer_of, plain_table, result_of
+from tests.support.report_text import answer_of, part_of, result_of, table_of, tables_in
 from tests.support.synthetic import comparison_table, levels_table, peaks_table, runs
 from tests.unit.report import test_report as small
 
 from kveval.campaign.cell import Cell
-from kveval.report.build_result import comparison_results
-from kveval.report.data.campaign import Measured, Table
+from kveval.report.data.arm_links import runs_title
+from kveval.report.data.campaign import Measured
 from kveval.report.data.comparisons import comparison_of
-from kveval.report.html.arm_runs import runs_section
-from kveval.report.tables.results import arms_table, values_text
+from kveval.report.facts.arms import values_of
+from kveval.report.render import Rendering
 from kveval.tables.cells import THROUGHPUT, kept_runs
 from kveval.tables.csv_files import read_table
 from kveval.verdict import verdict_words as words
@@ -55,12 +56,10 @@ def numbers_in(text: str) -> list[float]:
     ]
 
 
-def arms(measured: Measured) -> Table:
-    return arms_table(result_of(small.plan(), measured), MODEL)
-
-
-def arm_row(table: Table, arm: str) -> list[str]:
-    return next(list(row) for row in plain_table(table).rows if row[0] == arm)
+def arms(measured: Measured) -> dict[str, Mapping[str, str]]:
+    """The rows of the table of arms, by arm."""
+    rows = table_of(result_of(small.plan(), measured), MODEL).records
+    return {row["arm"]: row for row in rows}
 
 
 def first_sentence(measured: Measured) -> str:
@@ -112,39 +111,36 @@ def test_values_are_of_the_same_kind_of_mean_as_the_effect() -> None:
     row = row_of(uneven, ARM)
     of_arm = levels[levels["scenario"] == "native-offload"][THROUGHPUT]
     assert row["mean"] == pytest.approx(np.exp(np.log(of_arm).mean()))
-    shown = arm_row(arms(uneven), "native-offload 10K")[2]
+    shown = arms(uneven)["native-offload 10K"]["output tok/s"]
     assert numbers_in(shown) == pytest.approx([row["mean"]], rel=0.2)
 
 
 def test_the_table_of_arms_has_the_values_of_the_compared_runs() -> None:
     measured = campaign({"native-offload": (4, 5)})
-    result = result_of(small.plan(), measured)
-    table = arms_table(result, MODEL)
-    arm, base = (arm_row(table, name) for name in ("native-offload 10K", "no-offload"))
-    assert arm[1] == "5 (3 compared)"
-    for place, metric in ((2, THROUGHPUT), (5, TTFT)):
+    result, rows = result_of(small.plan(), measured), arms(measured)
+    arm, base = rows["native-offload 10K"], rows["no-offload"]
+    assert arm["runs"] == "5 (3 compared)"
+    for title, metric in (("output tok/s", THROUGHPUT), ("median TTFT, ms", TTFT)):
         row = row_of(measured, ARM, metric)
-        value, against = numbers_in(arm[place])
+        value, against = numbers_in(arm[title])
         assert value / against == pytest.approx(
             1 + row["effect_percent"] / 100, rel=0.02
         )
         # lmcache-redis and the idle arm are compared with all runs of the baseline, which its own row shows.
-        _, other_value = values_text(result, result.with_baselines(metric)[OTHER])
-        assert base[place] == other_value
-    assert "against" not in arm_row(table, "lmcache-redis 10K")[2]
-    assert base[1] == "5"
+        _, other_value = values_of(result, result.with_baselines(metric)[OTHER])
+        assert base[title] == other_value
+    assert "against" not in rows["lmcache-redis 10K"]["output tok/s"]
+    assert base["runs"] == "5"
 
 
 def test_a_run_of_the_baseline_that_is_left_out_is_left_out_of_its_value() -> None:
     measured = campaign({"no-offload": (2,)})
-    table = arms(measured)
-    base, arm = arm_row(table, "no-offload"), arm_row(table, "native-offload 10K")
-    assert base[1] == arm[1] == "5 (4 compared)"
+    rows = arms(measured)
+    base, arm = rows["no-offload"], rows["native-offload 10K"]
+    assert base["runs"] == arm["runs"] == "5 (4 compared)"
     effect = row_of(measured, ARM)["effect_percent"]
-    assert numbers_in(arm[2])[0] / numbers_in(base[2])[0] == pytest.approx(
-        1 + effect / 100, rel=0.01
-    )
-    assert "against" not in arm[2]
+    (value,), (of_base,) = (numbers_in(row["output tok/s"]) for row in (arm, base))
+    assert value / of_base == pytest.approx(1 + effect / 100, rel=0.01)
 
 
 def test_runs_paired_under_other_numbers_are_named_by_side() -> None:
@@ -197,31 +193,21 @@ def contrast(measured: Measured) -> pd.DataFrame:
     )
 
 
-def test_the_page_names_the_runs_that_were_left_out(tmp_path: Path) -> None:
-    measured = campaign({"native-offload": (4, 5)})
-    result = result_of(small.plan(), measured)
-    (of_model,) = runs_section(result, {}, tmp_path).sections
-    section = next(part for part in of_model.sections if "native-offload" in part.title)
-    (table,) = [block for block in section.blocks if isinstance(block, Table)]
-    own = next(row for row in table.rows if row[0].startswith("Throughput"))[
-        table.header.index("its runs")
-    ]
-    assert ["left out" in value for value in own.split(", ")] == [
-        False,
-        False,
-        False,
-        True,
-        True,
-    ]
+def test_the_page_names_the_runs_that_were_left_out() -> None:
+    result = result_of(small.plan(), campaign({"native-offload": (4, 5)}))
+    text = part_of(Rendering(result).text("runs.md.j2"), runs_title(ARM))
+    own = next(
+        row["its runs"]
+        for row in tables_in(text)[0].records
+        if row["quantity"].startswith("Throughput")
+    )
+    left_out = ["left out" in value for value in own.split(", ")]
+    assert left_out == [False, False, False, True, True]
 
 
 def test_report_json_has_the_values_and_the_runs() -> None:
-    measured = campaign({"native-offload": (4, 5)})
-    (comparison,) = [
-        row
-        for row in comparison_results(small.plan(), measured)
-        if (row.scenario, row.metric) == ("native-offload", THROUGHPUT)
-    ]
+    result = result_of(small.plan(), campaign({"native-offload": (4, 5)}))
+    comparison = result.with_baselines(THROUGHPUT)[ARM]
     assert comparison.runs_kept == comparison.baseline_runs_kept == [1, 2, 3]
     effect = 1 + comparison.effect_percent.value / 100
     assert comparison.mean / comparison.baseline_mean == pytest.approx(effect)

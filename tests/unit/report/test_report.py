@@ -1,13 +1,11 @@
 import functools
 import re
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pandas as pd
 import pytest
-from tests.support.report_text import plain_table, result_of
+from tests.support.report_text import part_of, result_of, table_of, tables_in, text_of
 from tests.support.synthetic import (
     BASELINES,
     METRICS,
@@ -20,14 +18,10 @@ from tests.support.synthetic import (
 
 from kveval.campaign.cell import Cell
 from kveval.load.workload import workload_of
-from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.run_facts import footer, working_set
-from kveval.report.markdown import markdown_table, render
-from kveval.report.parts.blocks import tables_by_model
-from kveval.report.parts.limitations import defect_sentences
-from kveval.report.report import ReportError, report_tree, write_report
-from kveval.report.tables.caches import budget_table
-from kveval.report.tables.system import check_tables
+from kveval.report.render import render_report, table, written_files
+from kveval.report.report import ReportError, build_result
 from kveval.store.run_file import Repeat
 from kveval.tables.levels.outcomes import Outcome, outcome_columns
 
@@ -79,9 +73,8 @@ def measured(levels: pd.DataFrame | None = None, **changes: object) -> Measured:
 
 
 def files(plan: ReportPlan, measured: Measured) -> dict[str, str]:
-    return render(
-        report_tree(plan, measured, {"effect_plot": "figures/effect_plot.png"})
-    )
+    result = result_of(plan, measured, ["effect_plot"])
+    return written_files(render_report(result))
 
 
 def appendix(plan: ReportPlan, measured: Measured, name: str) -> str:
@@ -105,38 +98,20 @@ def test_words_of_equality_only_where_it_was_shown() -> None:
     )
 
 
-def held(facts: Measured) -> Sequence[str]:
-    """The native arm's row of what the caches hold."""
-    return next(
-        row
-        for row in plain_table(budget_table(result_of(plan(), facts))).rows
-        if row[1] == "native-offload 10K"
-    )
-
-
 def test_budgets_are_set_against_the_working_set() -> None:
+    def budget_row(**budget: int) -> dict[str, str]:
+        """The native arm's row of what the caches hold."""
+        facts = measured(budget=budget) if budget else measured()
+        rows = table_of(result_of(plan(), facts), "What the caches hold").records
+        return next(row for row in rows if row["arm"] == "native-offload 10K")
+
     size = "0.153 GiB (10,000 blocks)"
-    assert held(measured())[2:6] == [size, "160,000", "17,920", "40,000"]
-    small = measured(
-        budget={
-            "cpu_blocks": 500,
-            "tokens": 8000,
-            "tier_bytes": 8_192_000,
-            "device_tokens": 17920,
-        }
-    )
-    smaller, short = held(small)[-1].split("; ")
+    assert [*budget_row().values()][1:5] == [size, "160,000", "17,920", "40,000"]
+    budget = {"cpu_blocks": 500, "tokens": 8000, "tier_bytes": 8_192_000}
+    smaller, short = budget_row(**budget, device_tokens=17_920)["note"].split("; ")
     assert "smaller than" in smaller
     assert "not hold" in short
-    roomy = measured(
-        budget={
-            "cpu_blocks": 500,
-            "tokens": 8000,
-            "tier_bytes": 8_192_000,
-            "device_tokens": 50_000,
-        }
-    )
-    assert "fit the device" in held(roomy)[-1]
+    assert "fit the device" in budget_row(**budget, device_tokens=50_000)["note"]
 
 
 def test_a_working_set_may_grow_with_the_level() -> None:
@@ -163,15 +138,9 @@ def test_failed_checks_are_listed_one_by_one() -> None:
     found = outcome_columns([Outcome("steadiness", "fail", words=message), noted])
     levels.loc[at, list(found)] = list(found.values())
     facts = measured(levels)
-    failed, others = check_tables(result_of(plan(), facts))
-    assert plain_table(failed).rows == [
-        ["Qwen3-0.6B", "idle 10K", "2", "8", "`steadiness`", message]
-    ]
+    failed, others = tables_in(part_of(text_of(result_of(plan(), facts)), "Checks"))
+    assert failed.rows == [["idle 10K", "2", "8", "`steadiness`", message]]
     assert others.rows == [["`few_completions`", "note", "60 of 60", "few"]]
-    checks = appendix(plan(), facts, "checks")
-    (shown,) = tables_by_model(failed)
-    assert markdown_table(shown[1]) in checks
-    assert markdown_table(others) in checks
     assert "`steadiness`" not in appendix(plan(), measured(), "checks")
 
 
@@ -187,11 +156,11 @@ def test_runs_of_different_kinds_do_not_mix() -> None:
     one, other = measured(), measured(weights="full")
     mixed = Measured([*one.runs, *other.runs], one.levels, one.peaks, one.comparison)
     with pytest.raises(ReportError) as error:
-        report_tree(plan(), mixed, {})
+        build_result(plan(), mixed, {})
     assert error.value.code == "mixed_kinds"
     assert error.value.facts["kinds"] == [("local", "full"), ("local", "miniature")]
     with pytest.raises(ReportError) as error:
-        report_tree(plan(), Measured([], one.levels, one.peaks, one.comparison), {})
+        build_result(plan(), Measured([], one.levels, one.peaks, one.comparison), {})
     assert error.value.code == "no_run"
 
 
@@ -257,52 +226,17 @@ def test_runs_that_were_measured_again_are_counted_by_arm() -> None:
     ]
     found[native[0]] = msgspec.structs.replace(found[native[0]], repeats=ends)
     found[native[1]] = msgspec.structs.replace(found[native[1]], repeats=ends[:1])
-    arms = [f"native-offload: 2 of {len(native)} runs, 3 times in all"]
-    (said,) = defect_sentences(result_of(plan(), Measured(found, *tables())))
-    assert all(
-        words in said
-        for words in (f"[vllm-1]({crash['link']})", arms[0], crash["effect"])
-    )
+    arms = f"native-offload: 2 of {len(native)} runs, 3 times in all"
     text = files(plan(), Measured(found, *tables()))["REPORT.md"]
-    assert said in text
+    said = part_of(text, "Measured again after a known defect")
+    for words in (f"[vllm-1]({crash['link']})", arms, crash["effect"]):
+        assert words in said
     assert "vllm-1" not in files(plan(), measured())["REPORT.md"]
 
 
-def test_every_table_has_as_many_cells_as_its_header() -> None:
-    text = "\n".join(files(plan(), measured()).values())
-    width = 0
-    for line in text.splitlines():
-        if not line.startswith("|"):
-            width = 0
-            continue
-        cells = len(re.findall(r"(?<!\\)\|", line))
-        width = width or cells
-        assert cells == width, line
-
-
 def test_a_bar_in_a_cell_does_not_split_it() -> None:
-    table = markdown_table(Table(["a", "b"], [["x|y", "two\nlines"]], frozenset({1})))
-    assert table == "| a | b |\n| --- | ---: |\n| x\\|y | two lines |"
-
-
-def test_figures_are_embedded_relative_to_the_report(tmp_path: Path) -> None:
-    output = tmp_path / "campaign" / "REPORT.md"
-    output.parent.mkdir()
-    write_report(
-        plan(),
-        measured(),
-        [tmp_path / "campaign" / "figures" / "effect_plot.png"],
-        output,
-    )
-    text = output.read_text(encoding="utf-8")
-    assert "](figures/effect_plot.png)" in text
-    write_report(
-        plan(), measured(), [output], output, {"effect_plot": "nothing was compared"}
-    )
-    assert "effect_plot.png" not in output.read_text(encoding="utf-8")
-    assert "nothing was compared" in (
-        output.parent / "appendix" / "not-assessed.md"
-    ).read_text(encoding="utf-8")
+    text = table([["x|y", "two\nlines"]], ["a", "b:"])
+    assert text.strip() == "| a | b |\n| --- | ---: |\n| x\\|y | two lines |"
 
 
 def test_the_footer_names_engine_weights_and_hardware() -> None:
@@ -317,8 +251,7 @@ def test_the_foot_has_what_is_needed_to_find_or_repeat_the_campaign() -> None:
     command = "snakemake --cores 4 report"
     origin = {"command": command, "workflow_commit": f"{'a' * 40}-dirty"}
     text = files(plan(**origin), measured())["REPORT.md"]
-    foot = text.partition("## Where this comes from")[2]
-    rows = dict(re.findall(r"\| ([a-z ]+) \| (.+) \|", foot))
+    rows = dict(tables_in(part_of(text, "Where this comes from"))[0].rows)
     assert rows["command"] == f"`{command}`"
     commit = f"`{'a' * 40}`, with changes that are not committed"
     assert rows["commit of the workflow"] == commit

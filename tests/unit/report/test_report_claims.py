@@ -13,19 +13,16 @@ from tests.support import synthetic_campaign as large
 from tests.support.described import described_runs
 from tests.support.predicted import with_predicted
 from tests.support.report_claims import judge_report
-from tests.support.report_text import whole_report
+from tests.support.report_text import part_of, result_of, whole_report
 from tests.support.synthetic import run_description
 from tests.unit.report import test_report as small
 
 from kveval.campaign.campaign_file import Comparison
 from kveval.campaign.cell import Cell
-from kveval.report import report
-from kveval.report.data.campaign import Measured, ReportPlan, Table
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.figures.names import figure_names
-from kveval.report.parts import body
-from kveval.report.parts.words import FILES
-from kveval.report.result.model import CampaignResult
-from kveval.report.sections import Section
+from kveval.report.render import render_report
+from kveval.report.report import write_report
 from kveval.tables.levels.outcomes import Outcome, outcome_columns
 from kveval.verdict.verdict_tables import verdict_tables
 from kveval.verdict.verdicts import compare_all
@@ -216,36 +213,43 @@ _MAKING: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
 CAMPAIGNS = {name: functools.cache(make) for name, make in _MAKING.items()}
 
 
+# What stands before the rows of an answer to the guidance's questions.
+GUIDANCE = "| question | what these measurements say |\n| --- | --- |\n"
+
+
 @functools.cache
-def tree(name: str) -> Section:
-    """The report of a campaign with all its figures, before it is written."""
+def files_of(name: str) -> dict[str, str]:
+    """The report of a campaign with all its figures, as Markdown with marks."""
     plan, measured = CAMPAIGNS[name]()
-    figures = {
-        figure: f"figures/{figure}.png"
-        for figure in figure_names(measured.levels["model"])
-    }
-    return report.report_tree(plan, measured, figures)
+    figures = figure_names(measured.levels["model"])
+    return render_report(result_of(plan, measured, figures))
 
 
-def judged(folder: Path, plan: ReportPlan, measured: Measured) -> list[Outcome]:
-    """Write a report among the files that the workflow makes beside it; return what its text claims too much."""
-    figures = [
-        folder / "figures" / f"{name}.png"
-        for name in figure_names(measured.levels["model"])
-    ]
-    named = re.findall(r"`(analysis/\w+\.csv)`", " ".join(row[0] for row in FILES.rows))
-    for path in (*figures, *(folder / name for name in named)):
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-    return judge(folder, plan, measured, figures)
-
-
-def judge(
-    folder: Path, plan: ReportPlan, measured: Measured, figures: list[Path]
+def judged(
+    folder: Path,
+    plan: ReportPlan,
+    measured: Measured,
+    slip: str = "",
+    *,
+    beside: bool = True,
 ) -> list[Outcome]:
+    """Write a report, and the files beside it that the workflow makes; return what its text claims too much.
+
+    `slip`: what its guidance says besides.
+    """
+    names = figure_names(measured.levels["model"]) if beside else []
+    figures = [folder / "figures" / f"{name}.png" for name in names]
     empty = {"pcp_lmcache": "nothing was recorded"}
-    root, _ = report.write_report(plan, measured, figures, folder / "REPORT.md", empty)
-    return judge_report(plan, measured, root, whole_report(folder), folder)
+    _, result = write_report(plan, measured, figures, folder / "REPORT.md", empty)
+    text = whole_report(folder)
+    if beside:
+        tables = re.findall(r"`(analysis/\w+\.csv)`", part_of(text, "Files"))
+        for path in (*figures, *(folder / name for name in tables)):
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    if slip:
+        text = text.replace(GUIDANCE, f"{GUIDANCE}| host memory | {slip} |\n")
+    return judge_report(plan, measured, result, text, folder)
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
@@ -273,24 +277,13 @@ def pair() -> tuple[ReportPlan, Measured]:
 
 
 @pytest.mark.parametrize("check", SLIPS)
-def test_a_slip_is_found(
-    check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = body.guidance_table
-
-    def slipping(result: CampaignResult) -> Table:
-        made = table(result)
-        return Table(
-            made.header, [*made.rows, ["Qwen3-8B", "host memory", SLIPS[check]]]
-        )
-
-    monkeypatch.setattr(body, "guidance_table", slipping)
-    found = judged(tmp_path, *pair())
+def test_a_slip_is_found(check: str, tmp_path: Path) -> None:
+    found = judged(tmp_path, *pair(), SLIPS[check])
     assert check in {outcome.code for outcome in found if SLIPS[check] in outcome.where}
 
 
 def test_a_file_that_is_named_and_not_there_is_found(tmp_path: Path) -> None:
-    found = judge(tmp_path, *pair(), [])
+    found = judged(tmp_path, *pair(), beside=False)
     missing = [
         outcome.message.split()[-1]
         for outcome in found

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.report.test_report_claims import CAMPAIGNS, tree
+from tests.support.report_text import Table, tables_in
+from tests.unit.report.test_report_claims import CAMPAIGNS, files_of
 
-from kveval.report.data.campaign import Table
 from kveval.report.files import APPENDICES, MAIN, summary_lines
-from kveval.report.markdown import render
-from kveval.report.parts.blocks import WIDEST, split_wide, tables_by_model
+from kveval.report.render import WIDEST, table, written_files
 from kveval.report.report import write_report
 
 # Lines of the first screen, and of a report of a small campaign.
@@ -22,7 +21,7 @@ LONG_DECIMAL = re.compile(r"\d\.\d{7,}")
 
 @functools.cache
 def files(name: str) -> dict[str, str]:
-    return render(tree(name))
+    return written_files(files_of(name))
 
 
 @pytest.mark.parametrize("name", CAMPAIGNS)
@@ -31,11 +30,10 @@ def test_a_report_is_short_and_narrow(name: str) -> None:
     assert tuple(found) == (MAIN, *APPENDICES)
     assert len(found[MAIN].splitlines()) <= SMALL
     for text in found.values():
-        rows = [line for line in text.splitlines() if line.startswith("|")]
-        assert (
-            max((len(re.findall(r"(?<!\\)\|", row)) - 1 for row in rows), default=0)
-            <= WIDEST
-        )
+        for shown in tables_in(text):
+            assert len(shown.header) <= WIDEST
+            widths = {len(row) for row in shown.rows}
+            assert widths == {len(shown.header)}
         assert not LONG_DECIMAL.search(text)
 
 
@@ -74,26 +72,27 @@ def test_an_arm_has_one_name(name: str) -> None:
 def test_a_wide_table_loses_nothing(width: int, height: int, keys: int) -> None:
     header = [f"h{at}" for at in range(width)]
     rows = [[f"{row}:{at}" for at in range(width)] for row in range(height)]
-    parts = split_wide(Table(header, rows, frozenset({width - 1})), keys)
+    header[-1] += ":"
+    parts = tables_in(table(rows, header, keys=keys))
     assert all(len(part.header) <= WIDEST for part in parts)
-    shown = {
-        cell for part in parts for row in (part.header, *part.rows) for cell in row
-    }
-    assert shown == (
-        {*header, *(cell for row in rows for cell in row)} if rows else set()
-    )
-    assert all(len(row) == len(part.header) for part in parts for row in part.rows)
+    shown: set[str] = set()
+    for part in parts:
+        for row in (part.header, *part.rows):
+            assert len(row) == len(part.header)
+            shown.update(row)
+    titles = {title.removesuffix(":") for title in header}
+    assert shown == (titles.union(*rows) if rows else set())
 
 
 def test_a_table_by_model_has_no_column_of_models() -> None:
-    table = Table(
-        ["model", "arm", "n"],
-        [["a", "x", "1"], ["b", "x", "2"], ["a", "y", "3"]],
-        frozenset({2}),
-    )
-    one, other = tables_by_model(table)
-    assert one == ("a", Table(["arm", "n"], [["x", "1"], ["y", "3"]], frozenset({1})))
-    assert other == ("b", Table(["arm", "n"], [["x", "2"]], frozenset({1})))
+    rows = [["a", "x", "1"], ["b", "x", "2"], ["a", "y", "3"]]
+    text = table(rows, ["model", "arm", "n:"], by_model=True)
+    first, second = text.split("**b**")
+    assert first.strip().startswith("**a**\n\n")
+    of_a, of_b = tables_in(first) + tables_in(second)
+    numbers = frozenset({"n"})
+    assert of_a == Table(["arm", "n"], [["x", "1"], ["y", "3"]], numbers)
+    assert of_b == Table(["arm", "n"], [["x", "2"]], numbers)
 
 
 def test_links_lead_to_headings_that_are_there() -> None:

@@ -2,7 +2,7 @@
 
 import pandas as pd
 from msgspec.structs import replace
-from tests.support.report_text import plain_table
+from tests.support.report_text import tables_in, text_of_template
 from tests.unit.tables.test_ceilings import ARM, BASELINE
 
 from kveval.campaign.cell import Cell
@@ -10,7 +10,6 @@ from kveval.conditions.facts import described
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.ceilings import ceiling_results
 from kveval.report.result.model import CampaignResult
-from kveval.report.tables.caches import ceilings_table
 from kveval.store.run_file import CopyBandwidth, LevelRun
 
 EMPTY = pd.DataFrame()
@@ -48,68 +47,76 @@ def rows(cell, ttft_ms):
     ]
 
 
-def table(profile, plain_ms, tiered_ms):
+def row(profile, plain_ms, tiered_ms):
+    """The only row of the table by title; a table of many columns has them as rows."""
     runs = [
         of(BASELINE, PLAIN, profile, [*plain_ms]),
         of(ARM, TIERED, profile, [*tiered_ms]),
     ]
     levels = pd.DataFrame([*rows(PLAIN, plain_ms), *rows(TIERED, tiered_ms)])
-    found = table_of(runs, levels)
-    return [dict(zip(found.header, row, strict=True)) for row in found.rows]
+    [table] = tables_of(runs, levels)
+    lines = [table.header, *table.rows]
+    return dict(lines if len(table.header) == 2 else zip(*lines, strict=True))
 
 
-def table_of(runs, levels):
+def tables_of(runs, levels):
     ceilings = [*ceiling_results(PLAN, Measured(runs, levels, EMPTY, EMPTY))]
-    result = CampaignResult.model_construct(workloads=[], ceilings=ceilings)
-    return plain_table(ceilings_table(result, "whole"))
+    nothing = {"workloads": [], "cells": [], "comparisons": []}
+    result = CampaignResult.model_construct(
+        **nothing, common_levels={"whole": None}, ceilings=ceilings
+    )
+    return tables_in(text_of_template(result, "by_model.md.j2"))
 
 
 def test_a_tier_that_is_slower_than_computing_is_never_faster():
-    (row,) = table("concurrent", {1: 5.2}, {1: 275.0})
-    assert row["loading is faster from, tokens"] == "never"
+    cells = row("concurrent", {1: 5.2}, {1: 275.0})
+    assert cells["loading is faster from, tokens"] == "never"
 
 
 def test_at_the_longest_prefix_it_says_what_loading_reaches_and_from_where_it_pays():
-    (row,) = table(
+    cells = row(
         "prefix-length",
         {8: 100.0, 64: 700.0, 512: 5200.0},
         {8: 120.0, 64: 130.0, 512: 275.0},
     )
-    assert [*row.values()][:2] == ["native-offload 2K", "512"]
+    assert [*cells.values()][:2] == ["native-offload 2K", "512"]
     assert (
-        row["tier loads, GB/s"],
-        row["probe copies, GB/s"],
-        row["loads, % of the probe"],
+        cells["tier loads, GB/s"],
+        cells["probe copies, GB/s"],
+        cells["loads, % of the probe"],
     ) == (
         "2.00",
         "8.00",
         "25.0",
     )
-    assert (row["loaded, tokens/s"], row["prefill, tokens/s"]) == ("20,000", "100")
+    assert (cells["loaded, tokens/s"], cells["prefill, tokens/s"]) == ("20,000", "100")
     # 50 ms / (10 ms - 0.05 ms) a token
-    assert (row["other time, ms a request"], row["loading is faster from, tokens"]) == (
+    assert (
+        cells["other time, ms a request"],
+        cells["loading is faster from, tokens"],
+    ) == (
         "50.0",
         "6",
     )
-    assert row["measured: faster at"] == "64, 512"
+    assert cells["measured: faster at"] == "64, 512"
 
 
 def test_where_requests_wait_for_each_other_nothing_is_said_of_prefills():
-    (row,) = table("concurrent", {4: 5200.0, 8: 9000.0}, {4: 275.0, 8: 500.0})
-    assert row["tier loads, GB/s"] == "2.00"
+    cells = row("concurrent", {4: 5200.0, 8: 9000.0}, {4: 275.0, 8: 500.0})
+    assert cells["tier loads, GB/s"] == "2.00"
     assert (
         not {
             "prefill, tokens/s",
             "loading is faster from, tokens",
             "measured: faster at",
         }
-        & row.keys()
+        & cells.keys()
     )
 
 
 def test_one_stream_is_as_good_as_one_length():
-    (row,) = table("concurrent", {1: 5200.0, 8: 9000.0}, {1: 275.0, 8: 500.0})
-    assert row["loading is faster from, tokens"] == "6"
+    cells = row("concurrent", {1: 5200.0, 8: 9000.0}, {1: 275.0, 8: 500.0})
+    assert cells["loading is faster from, tokens"] == "6"
 
 
 def test_an_arm_whose_loads_nobody_counts_has_no_row():
@@ -118,5 +125,5 @@ def test_an_arm_whose_loads_nobody_counts_has_no_row():
         of(BASELINE, TIERED, "concurrent", [4]),
     ]
     levels = pd.DataFrame([*rows(PLAIN, {4: 1.0}), *rows(TIERED, {4: 1.0})])
-    assert not table_of(runs, levels).rows
-    assert not table_of([], EMPTY).rows
+    assert not tables_of(runs, levels)
+    assert not tables_of([], EMPTY)

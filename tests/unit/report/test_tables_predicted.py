@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 import pandas as pd
-from tests.support.report_text import plain_table
+from tests.support.report_text import tables_in, text_of_template
 
 from kveval.campaign.cell import Cell
 from kveval.plugins.curve.predicted.cell_benefits import COLUMNS
-from kveval.report.build_result import (
+from kveval.report.build import (
     comparison_results,
     prediction_results,
     tiers_needed,
@@ -15,7 +15,6 @@ from kveval.report.build_result import (
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.levels import level_results
 from kveval.report.result.model import CampaignResult, ReportedCell
-from kveval.report.tables.reuse import memory_sentences, predicted_table
 from kveval.verdict.codes import INPUTS
 
 BASE, TIERED = Cell("m", "no-offload", 0), Cell("m", "native-offload", 5000)
@@ -79,26 +78,33 @@ def measured(
     return Measured([], levels, EMPTY, compared, predicted=PREDICTED)
 
 
-def rows(facts: Measured) -> Sequence[Sequence[str]]:
-    """The rows of the table of a campaign that has nothing else."""
+def said(facts: Measured) -> str:
+    """The section on gains of a campaign that has nothing else."""
     levels = level_results(facts.levels.to_dict("records"))
     cell = ReportedCell.model_construct(**CELL, levels=levels)
     result = CampaignResult.model_construct(
+        workloads=[],
         cells=[cell],
         comparisons=comparison_results(PLAN, facts),
         predictions=prediction_results(PLAN, facts),
+        tiers_needed=tiers_needed(facts),
+        kv_bytes_per_token={},
     )
-    return plain_table(predicted_table(result)).rows
+    return text_of_template(result, "gain.md.j2")
+
+
+def row(facts: Measured) -> Sequence[str]:
+    """The only row of its table."""
+    [table] = tables_in(said(facts))
+    [cells] = table.rows
+    return cells
 
 
 def test_a_row_has_the_predicted_and_the_measured_change() -> None:
-    [row] = rows(measured())
-    assert row[1:4] == [
-        "native-offload 5K",
-        "+200 % (+150 to +250)",
-        "+215 % (+180 to +250)",
+    assert row(measured()) == [
+        *("native-offload 5K", "+200 % (+150 to +250)", "+215 % (+180 to +250)"),
+        *("60 (40 to 80)", "72.0"),
     ]
-    assert row[4:] == ["60 (40 to 80)", "72.0"]
 
 
 def test_the_result_has_the_predicted_and_the_measured_numbers() -> None:
@@ -114,19 +120,19 @@ def test_the_result_has_the_predicted_and_the_measured_numbers() -> None:
     assert alone.measured_throughput_percent is None
 
 
-def test_what_was_not_measured_has_no_row_and_what_was_not_compared_no_change() -> None:
-    assert rows(measured(levels=EMPTY)) == []
-    [row] = rows(measured(compared=EMPTY))
-    assert row[3] == "n/a"
-    assert rows(Measured([], LEVELS, EMPTY, COMPARED)) == []
+def test_what_was_not_measured_is_not_shown_what_was_not_compared_has_no_change() -> (
+    None
+):
+    assert said(measured(levels=EMPTY)).strip() == ""
+    assert row(measured(compared=EMPTY))[2] == "n/a"
+    assert said(Measured([], LEVELS, EMPTY, COMPARED)).strip() == ""
 
 
 def test_the_memory_that_serves_most_is_said_once_a_model() -> None:
-    needed = tiers_needed(measured())
-    result = CampaignResult.model_construct(
-        workloads=[], tiers_needed=needed, kv_bytes_per_token={}
+    [sentence] = (
+        line for line in said(measured()).splitlines() if line.startswith("- ")
     )
-    [said] = memory_sentences(result)
-    assert "at 2 concurrent requests" in said
-    assert "0.0626 GiB" in said and "4,100 blocks" in said
+    assert sentence.startswith(
+        "- m: at 2 concurrent requests, 0.0626 GiB (4,100 blocks)"
+    )
     assert tiers_needed(Measured([], LEVELS, EMPTY, COMPARED)) == {}

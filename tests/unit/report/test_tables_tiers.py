@@ -2,24 +2,21 @@
 
 from tests.support import synthetic_campaign as large
 from tests.support.predicted import with_predicted
-from tests.support.report_text import plain_table, result_of
+from tests.support.report_text import result_of, said_by, table_of
 from tests.unit.tables.test_tier_activity import DEVICE, run
 
 from kveval.campaign.cell import Cell
 from kveval.plugins.curve.predicted.hits import with_hits
-from kveval.report.build_result import means_by_level
-from kveval.report.data.hits import Leak
+from kveval.report.build import means_by_level
+from kveval.report.facts.caches import Columns, tier_work
 from kveval.report.result.model import CampaignResult, ReportedCell
-from kveval.report.tables.caches import tiers_table
-from kveval.report.tables.reuse import reuse_table
-from kveval.report.tables.waterfall import leak_sentence
 from kveval.store.run_file import Run
 from kveval.tables.cells import rows_of
 from kveval.tables.system.tier_activity import tier_activity
 
 
-def result(*runs: Run) -> CampaignResult:
-    """The result of a campaign that has nothing else than what the caches of these runs did."""
+def work(*runs: Run) -> Columns:
+    """The table of a campaign that has nothing else than what these caches did."""
     activity = tier_activity(runs)
     cells = [
         ReportedCell.model_construct(
@@ -27,41 +24,32 @@ def result(*runs: Run) -> CampaignResult:
         )
         for cell in dict.fromkeys(run.cell for run in runs)
     ]
-    return CampaignResult.model_construct(workloads=[], cells=cells)
+    result = CampaignResult.model_construct(cells=cells)
+    return tier_work(result, result.cells)
 
 
 def test_every_cell_and_level_has_its_means_and_only_columns_that_say_something():
     hits = {"vllm:external_prefix_cache_hits_total": 20_000.0}
-    runs = [
+    loads = "vllm:kv_offload_load_bytes_total"
+    table = work(
         run("no-offload", **DEVICE),
-        run(
-            "native-offload",
-            **DEVICE,
-            **hits,
-            **{"vllm:kv_offload_load_bytes_total": 20e6},
-        ),
-        run(
-            "native-offload",
-            **DEVICE,
-            **hits,
-            **{"vllm:kv_offload_load_bytes_total": 30e6},
-        ),
+        run("native-offload", **DEVICE, **hits, **{loads: 20e6}),
+        run("native-offload", **DEVICE, **hits, **{loads: 30e6}),
+    )
+    assert table.titles == [
+        "found on the device, % of prompt tokens:",
+        "found behind it, %:",
+        "tier to device, MB:",
     ]
-    table = tiers_table(result(*runs))
-    assert list(table.header[3:]) == [
-        "found on the device, % of prompt tokens",
-        "found behind it, %",
-        "tier to device, MB",
-    ]
-    assert [list(row[2:]) for row in table.rows] == [
+    assert [row[2:] for row in table.rows] == [
         ["4", "65", "", ""],
         ["4", "65", "10", "25"],
     ]
 
 
 def test_without_a_tier_there_is_no_table():
-    assert not tiers_table(result(run("no-offload", **DEVICE))).rows
-    assert not tiers_table(result()).rows
+    assert not work(run("no-offload", **DEVICE)).rows
+    assert not work().rows
 
 
 def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
@@ -72,14 +60,11 @@ def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
     measured = large.with_reuse(
         large.measured(large.levels_table(keys, levels=(1, 50)))
     )
-    every = reuse_table(result_of(large.plan(keys), measured))
-    assert [row[1:3] for row in plain_table(every).rows] == [
-        *(
-            ["no-offload", "1"],
-            ["no-offload", "50"],
-            ["native-offload 10K", "1"],
-            ["native-offload 10K", "50"],
-        )
+    part = "Reuse, computed and found, level by level"
+    every = table_of(result_of(large.plan(keys), measured), part)
+    assert [row[:2] for row in every.rows] == [
+        *(["no-offload", "1"], ["no-offload", "50"]),
+        *(["native-offload 10K", "1"], ["native-offload 10K", "50"]),
     ]
     assert every.rows[0][-2] == "" and " to " in every.rows[-1][-3]
     # The most of the range is what was found.
@@ -87,18 +72,23 @@ def test_shares_stand_by_level_and_a_finding_beside_what_was_counted():
     promised = with_hits(measured.levels, measured.predicted_hits).assign(
         predicted_ratio_low=0.9, predicted_ratio_high=0.9
     )
-    lacking = reuse_table(
-        result_of(large.plan(keys), with_predicted(measured, promised))
+    lacking = table_of(
+        result_of(large.plan(keys), with_predicted(measured, promised)), part
     )
     assert len(lacking.header) == len(every.header) + 1
     assert lacking.rows[-1][-2].startswith("-") and lacking.rows[-1][-1]
 
 
 def test_what_was_not_found_is_explained_by_what_was_counted():
-    leak = Leak("not_found", "found", {"lost_points": 12.0})
     lost = "12 points should have been held and were not found"
-    assert leak_sentence(leak) == lost
-    assert leak_sentence(leak, {"failed": 3.0, "lengths_vary": 1.0}) == (
-        f"{lost}: 3 stores or loads failed; lengths vary, and the computation uses their means"
-    )
-    assert leak_sentence(leak, {}).startswith(f"{lost}: nothing that was counted ")
+    leak = "not_found", "found", {"lost_points": 12.0}
+    for clues, cause in (
+        (None, ""),
+        (
+            {"failed": 3.0, "lengths_vary": 1.0},
+            ": 3 stores or loads failed; "
+            "lengths vary, and the computation uses their means",
+        ),
+        ({}, ": nothing that was counted explains it: a finding about the server"),
+    ):
+        assert said_by("leaks.md.j2", "where_lost", *leak, clues) == f"{lost}{cause}"

@@ -9,9 +9,6 @@ from tests.support.report_text import result_of
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
 from kveval.campaign.cell import Cell
-from kveval.report import next_steps
-from kveval.report.build_result import comparison_results
-from kveval.report.data.arm_links import plain_text
 from kveval.report.data.vocabulary import (
     CANNOT_TELL_YET,
     IDLE,
@@ -22,6 +19,7 @@ from kveval.report.data.vocabulary import (
     verdict_of,
     verdict_text,
 )
+from kveval.report.result import next_steps
 from kveval.tables.cells import THROUGHPUT
 from kveval.verdict import verdict_words as words
 
@@ -51,8 +49,7 @@ def test_every_step_answers_a_warning_of_the_list() -> None:
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_no_report_has_another(name: str) -> None:
     plan, measured = CAMPAIGNS[name]()
-    steps = next_steps.next_steps(plan, measured, THROUGHPUT)
-    assert {step.code for step in steps} <= {*WARNINGS}
+    assert {step.code for step in result_of(plan, measured).steps} <= {*WARNINGS}
     for row in measured.comparison.to_dict("records"):
         assert verdict_of(row) in VERDICTS
 
@@ -68,23 +65,15 @@ def test_too_few_runs_are_not_yet_a_verdict_and_say_what_is_needed() -> None:
     )
     assert (row["verdict"], row["grounds"]) == (words.NOT_ASSESSED, "few_runs")
     assert verdict_text(row) == f"{CANNOT_TELL_YET} ({row['reason']})"
-    steps = next_steps.next_steps(plan, measured, THROUGHPUT)
-    (step,) = (step for step in steps if step.code == "few_runs")
-    named = "For Qwen3-8B with native-offload 10K"
-    sentence = next_steps.step_sentence(result_of(plan, measured), step)
-    assert plain_text(sentence) == (
-        f"{named}: the missing run, which `snakemake report` measures."
-    )
-    assert [cell.cell for cell in step.cells] == [Cell("Qwen3-8B", few[0], 10_000)]
+    result = result_of(plan, measured)
+    (step,) = (step for step in result.steps if step.code == "few_runs")
+    cell = Cell("Qwen3-8B", few[0], 10_000)
+    assert [cell.cell for cell in step.cells] == [cell]
     assert step.command == "snakemake report"
-    (reported,) = (
-        comparison
-        for comparison in comparison_results(plan, measured)
-        if (comparison.scenario, comparison.model) == few
-        and comparison.metric == THROUGHPUT
-    )
-    assert reported.shown_verdict == CANNOT_TELL_YET
-    assert reported.next_step == "the missing run, which `snakemake report` measures"
+    missing = "the missing run, which `snakemake report` measures"
+    assert f"For {cell.model} with {cell.label}: {missing}." in result.answer.next_steps
+    reported = result.with_baselines(THROUGHPUT)[cell]
+    assert (reported.shown_verdict, reported.next_step) == (CANNOT_TELL_YET, missing)
 
 
 @pytest.mark.parametrize(

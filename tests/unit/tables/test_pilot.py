@@ -1,16 +1,24 @@
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 from tests.support.config_files import CONFIG
+from tests.support.report_text import Table, part_of, result_of, tables_in, text_of
 from tests.support.synthetic import run_description
+from tests.unit.report import test_report as small
 
 from kveval.campaign.problems import ConfigError
 from kveval.configuration.loading import load_config
 from kveval.load import guidellm as load
 from kveval.load.workload import workload_of
-from kveval.report.tables.configuration import search_table
-from kveval.tables.levels.pilot import PilotError, freeze, frozen_levels, read_pilot
+from kveval.tables.levels.pilot import (
+    Pilot,
+    PilotError,
+    freeze,
+    frozen_levels,
+    read_pilot,
+)
 
 SETTINGS = {
     "start": 1,
@@ -51,20 +59,26 @@ def test_a_pilot_freezes_its_peak_and_what_is_beside_it(tmp_path):
     assert list(pilot.tried) == list(CURVE.items())
 
 
+def pilot_tables(*pilots: Pilot) -> list[Table]:
+    """The tables of a report's configuration that show what pilots tried."""
+    measured = dataclasses.replace(small.measured(), pilots=pilots)
+    text = text_of(result_of(small.plan(), measured))
+    tables = tables_in(part_of(text, "Configuration"))
+    return [table for table in tables if table.header[0] == "pilot"]
+
+
 def test_the_report_shows_every_level_that_was_tried_in_its_order(tmp_path):
     freeze(pointer(tmp_path, described(CURVE)), tmp_path / "levels.json")
-    table = search_table([read_pilot(tmp_path / "levels.json")])
-    assert [row[2] for row in table.rows] == ["1", "4", "16", "64", "10", "7"]
-    assert [row[4] for row in table.rows] == [
-        "",
-        "",
-        "next above it",
-        "",
-        "the peak",
-        "next below it",
+    (table,) = pilot_tables(read_pilot(tmp_path / "levels.json"))
+    assert [row[2:6] for row in table.rows] == [
+        ["1", "100", "", "no"],
+        ["4", "300", "", "no"],
+        ["16", "400", "next above it", "yes"],
+        ["64", "350", "", "no"],
+        ["10", "420", "the peak", "yes"],
+        ["7", "380", "next below it", "yes"],
     ]
-    assert [row[5] for row in table.rows] == ["no", "no", "yes", "no", "yes", "yes"]
-    assert not search_table([]).rows
+    assert pilot_tables() == []
 
 
 def test_a_peak_at_the_last_level_is_said_not_to_be_bracketed(tmp_path):
@@ -74,8 +88,9 @@ def test_a_peak_at_the_last_level_is_said_not_to_be_bracketed(tmp_path):
     )
     pilot = read_pilot(tmp_path / "levels.json")
     assert (pilot.peak, pilot.above) == (64, None)
-    (highest,) = [row[4] for row in search_table([pilot]).rows if row[2] == "64"]
-    assert highest.endswith("not bracketed")
+    (table,) = pilot_tables(pilot)
+    assert table.column("is")[-1].endswith("not bracketed")
+    assert table.column("concurrent requests")[-1] == "64"
 
 
 def test_a_measurement_of_given_levels_is_no_pilot(tmp_path):

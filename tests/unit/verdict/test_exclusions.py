@@ -26,7 +26,7 @@ from tests.unit.verdict.test_attacks_runs import (
     without,
 )
 
-from kveval.report.tables.not_assessed import _STEP_FOR_CAUSE, next_step_for
+from kveval.report.result.not_assessed import _STEP_FOR_CAUSE, next_step_for
 from kveval.tables.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.tables.levels.outcomes import LEVEL_FAILED
 from kveval.verdict import verdict_words as words

@@ -1,4 +1,4 @@
-"""The content of a report: the campaign as planned, its measurements, and tables as text."""
+"""The content of a report: the campaign as planned, and its measurements."""
 
 from __future__ import annotations
 
@@ -257,51 +257,6 @@ class Measured:
             for cell, table in self._by_cell["levels"].items()
             for level, rows in table.groupby("level", sort=False)
         }
-
-
-class StyledText(str):
-    """The text of a table's cell with its style on a page, a class of page.css; everywhere else it is text."""
-
-    __slots__ = ("style",)
-    style: str
-
-    def __new__(cls, text: str, style: str) -> StyledText:
-        """Return `text` with a style."""
-        styled = super().__new__(cls, text)
-        styled.style = style
-        return styled
-
-    def with_text(self, text: str) -> StyledText:
-        """Return another text with the same style."""
-        return StyledText(text, self.style)
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table as text."""
-
-    header: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    # The columns that are right-aligned.
-    numbers: frozenset[int] = frozenset()
-
-    def columns(self, chosen: Sequence[int]) -> Table:
-        """The same with only these columns, in this order."""
-        numbers = frozenset(
-            place for place, column in enumerate(chosen) if column in self.numbers
-        )
-
-        def part(cells: Sequence[str]) -> list[str]:
-            return [cells[column] for column in chosen]
-
-        return Table(part(self.header), [part(row) for row in self.rows], numbers)
-
-    def without_blank_columns(self) -> Table:
-        """The same without the columns that are blank in every row."""
-        filled: set[int] = set()
-        for row in self.rows:
-            filled.update(column for column, cell in enumerate(row) if cell)
-        return self.columns(sorted(filled))
 
 
 def text_or_blank(value: Any) -> str:

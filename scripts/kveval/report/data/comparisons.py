@@ -17,7 +17,6 @@ from kveval.report.data.arm_links import arm_link
 from kveval.report.data.campaign import (
     Measured,
     ReportPlan,
-    StyledText,
     text_or_blank,
 )
 from kveval.report.data.vocabulary import verdict_words
@@ -175,7 +174,7 @@ def naming_of(row: Mapping[Any, Any]) -> SideNames:
     return SideNames((arm, baseline_link(row) or arm))
 
 
-def effect_text(row: Mapping[Any, Any]) -> numerals.NumberText:
+def effect_text(row: Mapping[Any, Any]) -> str:
     """Return the effect of a comparison with its interval, in per cent; "at least" where it can only be larger."""
     numbers = (
         row["effect_percent"],
@@ -184,7 +183,7 @@ def effect_text(row: Mapping[Any, Any]) -> numerals.NumberText:
         row.get("interval_percent", 95.0),
     )
     effect, bound = numerals.effect(*numbers), text_or_blank(row.get("bound"))
-    return effect.with_text(f"{bound} {effect}") if bound else effect
+    return f"{bound} {effect}" if bound else effect
 
 
 def is_large(row: Mapping[Any, Any]) -> bool:
@@ -192,18 +191,18 @@ def is_large(row: Mapping[Any, Any]) -> bool:
     return bool(row["effect_percent"] > 100)
 
 
-def gain_text(row: Mapping[Any, Any]) -> numerals.NumberText:
+def gain_text(row: Mapping[Any, Any]) -> str:
     """Return the effect of a comparison with its interval in one scale: a factor if it is large, else per cent."""
     if not is_large(row):
         return effect_text(row)
     ends = (row["effect_percent"], row["low_percent"], row["high_percent"])
     factor, bound = numerals.factor(*ends), text_or_blank(row.get("bound"))
-    return factor.with_text(f"{bound} {factor}") if bound else factor
+    return f"{bound} {factor}" if bound else factor
 
 
 def verdict_cell(row: Mapping[Any, Any]) -> str:
     """Return the verdict of a comparison for a table: in bold if it is decided, with what makes it only indicative and
-    with the qualifier; "" for cells that the campaign does not compare.
+    with the qualifier, and with the mark of its style; "" for cells that the campaign does not compare.
     """
     if UNDECLARED in ground_codes(row):
         return ""
@@ -212,7 +211,7 @@ def verdict_cell(row: Mapping[Any, Any]) -> str:
     causes = words.indicated_by(ground_codes(row))
     text = ", ".join(filter(None, (word, *causes, qualifier(row))))
     style = _STYLES.get(row["verdict"])
-    return StyledText(text, style) if style else text
+    return f"{text} {{.{style}}}" if style else text
 
 
 def qualifier(row: Mapping[Any, Any]) -> str:

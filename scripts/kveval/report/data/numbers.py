@@ -15,24 +15,7 @@ _FINEST = 4
 _ALL = 400
 
 
-class NumberText(str):
-    """A number as text, with the number, by which a page sorts it; everywhere else it is text."""
-
-    __slots__ = ("number",)
-    number: float
-
-    def __new__(cls, text: str, number: float) -> NumberText:
-        """Return `text` for a number, NaN where there is none."""
-        value = super().__new__(cls, text)
-        value.number = float(number)
-        return value
-
-    def with_text(self, text: str) -> NumberText:
-        """Return another text for the same number."""
-        return NumberText(text, self.number)
-
-
-MISSING = NumberText("n/a", math.nan)
+MISSING = "n/a"
 
 
 def decimals_for(half_width: float) -> int:
@@ -56,7 +39,7 @@ def _decimals_shown(low: float, high: float) -> int:
     return min(decimals, decimals_for(shown)) if shown > 0 else decimals
 
 
-def rounded(value: float, decimals: int) -> NumberText:
+def rounded(value: float, decimals: int) -> str:
     """Return a number rounded to `decimals` places, which may be negative, with thousands separated.
 
     >>> rounded(1191.4, -1), rounded(0.0312, 2), rounded(4.407e-19, 22)
@@ -66,11 +49,11 @@ def rounded(value: float, decimals: int) -> NumberText:
         return MISSING
     if decimals > _FINEST and 0 < abs(value) < 10.0**-_FINEST:
         bound = f"{10.0**-_FINEST:.{_FINEST}f}"
-        return NumberText(f"< {bound}" if value > 0 else f"> -{bound}", value)
-    return NumberText(f"{round(value, decimals) + 0.0:,.{max(decimals, 0)}f}", value)
+        return f"< {bound}" if value > 0 else f"> -{bound}"
+    return f"{round(value, decimals) + 0.0:,.{max(decimals, 0)}f}"
 
 
-def significant(value: float, digits: int = 2, most_decimals: int = _ALL) -> NumberText:
+def significant(value: float, digits: int = 2, most_decimals: int = _ALL) -> str:
     """Return a number with `digits` significant digits, for a value without a known uncertainty.
 
     At most `most_decimals` decimal places.
@@ -81,12 +64,12 @@ def significant(value: float, digits: int = 2, most_decimals: int = _ALL) -> Num
     if not math.isfinite(value):
         return MISSING
     if value == 0:
-        return NumberText("0", 0.0)
+        return "0"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
     return rounded(value, min(decimals, most_decimals))
 
 
-def with_interval(value: float, low: float, high: float) -> NumberText:
+def with_interval(value: float, low: float, high: float) -> str:
     """Return a value with its interval, both rounded by the interval; without one, two significant digits.
 
     If the interval is far wider than the value, the value still has two digits instead of being rounded to 0.
@@ -103,13 +86,10 @@ def with_interval(value: float, low: float, high: float) -> NumberText:
         if round(value, decimals) or abs(value) < 1
         else significant(value)
     )
-    text = f"{shown} ({rounded(low, decimals)} to {rounded(high, decimals)})"
-    return NumberText(text, value)
+    return f"{shown} ({rounded(low, decimals)} to {rounded(high, decimals)})"
 
 
-def effect(
-    value: float, low: float, high: float, confidence: float = 95.0
-) -> NumberText:
+def effect(value: float, low: float, high: float, confidence: float = 95.0) -> str:
     """Return a difference in per cent with signs, rounded by its interval; the end of a very wide one is cut off.
 
     The confidence of the interval is shown if it is not the 95 % of the tables' headings.
@@ -121,7 +101,7 @@ def effect(
         return MISSING
     half = (high - low) / 2
     if not math.isfinite(half) or half <= 0:
-        return NumberText(f"{_signed(value, 0)} % (no interval)", value)
+        return f"{_signed(value, 0)} % (no interval)"
     of = (
         ""
         if confidence >= 95 or not math.isfinite(confidence)
@@ -129,13 +109,13 @@ def effect(
     )
     if low <= _WIDEST < high:
         ends = f"{of}{_signed(low, 0)} to more than {_signed(_WIDEST, 0)}"
-        return NumberText(f"{_signed(value, 0)} % ({ends})", value)
+        return f"{_signed(value, 0)} % ({ends})"
     decimals = min(_decimals_shown(low, high), 1)
     ends = f"{of}{_signed(low, decimals)} to {_signed(high, decimals)}"
-    return NumberText(f"{_signed(value, decimals)} % ({ends})", value)
+    return f"{_signed(value, decimals)} % ({ends})"
 
 
-def factor(value: float, low: float, high: float) -> NumberText:
+def factor(value: float, low: float, high: float) -> str:
     """Return a difference in per cent as a factor, rounded by its interval to one decimal at most.
 
     The end of a very wide interval is cut off.
@@ -146,13 +126,13 @@ def factor(value: float, low: float, high: float) -> NumberText:
     times, least, most = (1 + percent / 100 for percent in (value, low, high))
     half = (most - least) / 2
     if not math.isfinite(half) or half <= 0:
-        return NumberText(f"{significant(times)} times (no interval)", times)
+        return f"{significant(times)} times (no interval)"
     if least <= 1 + _WIDEST / 100 < most:
         ends = f"{significant(least)} to more than {1 + _WIDEST / 100:.0f}"
-        return NumberText(f"{significant(times)} times ({ends})", times)
+        return f"{significant(times)} times ({ends})"
     decimals = min(max(_decimals_shown(least, most), 0), 1)
     ends = f"{rounded(least, decimals)} to {rounded(most, decimals)}"
-    return NumberText(f"{rounded(times, decimals)} times ({ends})", times)
+    return f"{rounded(times, decimals)} times ({ends})"
 
 
 def end_of_effect(value: float, low: float, high: float) -> str:
@@ -164,17 +144,17 @@ def end_of_effect(value: float, low: float, high: float) -> str:
     return rounded(value, min(_decimals_shown(low, high), 1) if high > low else 0)
 
 
-def points(value: float, low: float, high: float) -> NumberText:
+def points(value: float, low: float, high: float) -> str:
     """Return a difference in percentage points with signs, rounded by its interval to one decimal at most.
 
     >>> points(-4.62, -5.9, -3.4), points(0.31, math.nan, math.nan)
     ('-4.6 (-5.9 to -3.4)', '+0.3')
     """
     if not high - low >= 2 * 0.05:
-        return NumberText(_signed(value, 1), value)
+        return _signed(value, 1)
     decimals = min(_decimals_shown(low, high), 1)
     ends = f"{_signed(low, decimals)} to {_signed(high, decimals)}"
-    return NumberText(f"{_signed(value, decimals)} ({ends})", value)
+    return f"{_signed(value, decimals)} ({ends})"
 
 
 def _signed(value: float, decimals: int) -> str:
@@ -184,7 +164,7 @@ def _signed(value: float, decimals: int) -> str:
     return f"{'+' if value > 0 else '-'}{text}"
 
 
-def mean_of(values: Sequence[float], most_decimals: int = _ALL) -> NumberText:
+def mean_of(values: Sequence[float], most_decimals: int = _ALL) -> str:
     """Return the mean of repeated measurements, rounded by its 95 % t interval; of a single one, two digits.
 
     At most four digits: values that agree by chance, or cannot differ, would otherwise have too many. At most
@@ -201,7 +181,7 @@ def mean_of(values: Sequence[float], most_decimals: int = _ALL) -> NumberText:
 
 def rounded_mean(
     mean: float, values: Sequence[float] | np.ndarray, most_decimals: int = _ALL
-) -> NumberText:
+) -> str:
     """Return a mean of any kind, rounded as in `mean_of` by the interval of the `values` that it is of."""
     known = np.array([value for value in values if math.isfinite(value)])
     if len(known) < 2:
@@ -219,16 +199,15 @@ def rounded_mean(
     return rounded(mean, min(decimals, most_decimals))
 
 
-def minutes(seconds: float) -> NumberText:
+def minutes(seconds: float) -> str:
     """Return a duration in minutes, below two minutes in seconds."""
-    text = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    return NumberText(text, seconds)
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
-def count(number: float) -> NumberText:
+def count(number: float) -> str:
     """Return a whole number with thousands separated.
 
     >>> count(21400)
     '21,400'
     """
-    return NumberText(f"{number:,.0f}", number)
+    return f"{number:,.0f}"

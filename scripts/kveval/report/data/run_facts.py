@@ -14,7 +14,6 @@ from kveval.campaign.cell import Cell, blocks_label
 from kveval.campaign.size import Size, size_range
 from kveval.load.levels import working_set_tokens_at
 from kveval.load.workload import Workload, workload_of
-from kveval.report.data.numbers import NumberText
 from kveval.store.run_file import Run
 
 _TOOLS = {"guidellm": "GuideLLM", "pcp": "PCP", "kveval": "kveval"}
@@ -159,11 +158,11 @@ def tier_size(run: Run) -> Size | None:
     return Size(run.cell.cpu_blocks, int(size_bytes))
 
 
-def tier_size_text(cpu_blocks: int, size: Size | None) -> NumberText:
+def tier_size_text(cpu_blocks: int, size: Size | None) -> str:
     """Return the size of a tier in host memory as text: in blocks where its bytes are not known, "-" for no blocks."""
     if not cpu_blocks:
-        return NumberText("-", math.nan)
-    return NumberText(str(size or f"{cpu_blocks:,} blocks"), cpu_blocks)
+        return "-"
+    return str(size or f"{cpu_blocks:,} blocks")
 
 
 def tier_sizes(runs: Iterable[Run]) -> dict[Cell, Size]:

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
 
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from kveval.report.data.campaign import StyledText
-from kveval.report.data.numbers import NumberText
-
 _MARKDOWN = MarkdownIt("commonmark", {"html": False})
 _MARKS = re.compile(r"[*_`\[\\&<]")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_MARK = re.compile(r" ?\{\.([\w-]+)\}")
+_NUMBER = re.compile(r"(?<![\w.])[+-]?\d[\d,]*(?:\.\d+)?")
 _DIGITS = re.compile(r"\d+")
 # Of a number within a text: those of arms, levels and tokens, most of them grouped by commas.
 _DIGITS_OF_KEYS = 7
@@ -34,38 +32,47 @@ def inline(text: object) -> Markup:
     )
 
 
+def split_mark(text: str) -> tuple[str, str]:
+    """Return a text without the mark of its style, and the style, "" for none.
+
+    >>> split_mark("**better** {.better}")
+    ('**better**', 'better')
+    """
+    mark = _MARK.search(text)
+    return (_MARK.sub("", text), mark[1]) if mark else (text, "")
+
+
 def sort_key(text: str, number: bool) -> str:
-    """Return the sort key of a cell: the number of a value, else the text in natural order; `number`: in a column of
-    numbers.
+    """Return the sort key of a cell: its first number, else the text in natural order; `number`: in a column of numbers.
 
     "" is the key of a value that is not known, and of a word in a column of numbers; they are sorted last.
 
-    >>> sort_key(NumberText("1,190 (1,150 to 1,240)", 1191.4), True), sort_key("never", True)
-    ('1191.4', '')
+    >>> sort_key("1,190 (1,150 to 1,240)", True), sort_key("at least -4 %", True), sort_key("never", True)
+    ('1190', '-4', '')
     >>> sort_key("native-offload 5K", False) < sort_key("native-offload 10K", False)
     True
     """
-    if isinstance(text, NumberText):
-        return f"{text.number:.9g}" if math.isfinite(text.number) else ""
     shown = _shown(text)
+    if number:
+        first = _NUMBER.search(shown)
+        return first[0].replace(",", "").removeprefix("+") if first else ""
     if shown.isdecimal():
         return shown
-    if number and not shown[:1].isdecimal():
-        return ""
     return _DIGITS.sub(lambda match: match[0].zfill(_DIGITS_OF_KEYS), shown.casefold())
 
 
 def cell_attributes(text: str, number: bool) -> Markup:
     """Return the HTML attributes of a table's cell: its class, and its sort key if that is not its text.
 
-    >>> cell_attributes(StyledText("**better**", "better"), False), cell_attributes(NumberText("1,190", 1190), True)
+    >>> cell_attributes("**better** {.better}", False), cell_attributes("1,190", True)
     (Markup(' class="better"'), Markup(' class="number" data-sort="1190"'))
     """
-    shown, key = _shown(text), sort_key(text, number)
+    plain, style = split_mark(text)
+    shown, key = _shown(plain), sort_key(plain, number)
     sorting = (
         Markup(' data-sort="{}"').format(key) if key != shown.casefold() else Markup()
     )
-    style = text.style if isinstance(text, StyledText) else _plain_style(shown, number)
+    style = style or _plain_style(shown, number)
     return Markup(' class="{}"{}').format(style, sorting)
 
 

@@ -1,14 +1,14 @@
-"""Writes report.html: the tree of a report, the runs behind its verdicts and all figures, in one HTML file."""
+"""Writes report.html: the Markdown of a report, the runs behind its verdicts and all figures, in one HTML file."""
 
 from __future__ import annotations
 
 import base64
 import io
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -18,11 +18,11 @@ from markupsafe import Markup
 from PIL import Image
 
 from kveval.campaign.cell import Cell
+from kveval.report.data.arm_links import anchor_of
 from kveval.report.figures.names import narrow_file
-from kveval.report.html.arm_runs import lead_answer_to_runs, runs_section
-from kveval.report.html.cells import cell_attributes, inline
+from kveval.report.html.body import Body, picture
+from kveval.report.render import Rendering
 from kveval.report.result.model import CampaignResult
-from kveval.report.sections import Picture, Section
 
 _HERE = Path(__file__).parent
 # Bytes. A page of all figures is to be small enough to be sent: a drawing of many points becomes an image.
@@ -31,6 +31,7 @@ _COLOURS = 64
 _IMAGES_AT_ONCE = 2
 # An octree's palette has means of similar colours: what was nearly white is white again.
 _NEARLY_WHITE = 250
+_PICTURE = re.compile(r"^!\[.*\]\((.*)\)$", re.MULTILINE)
 _UNSEEN = (
     (re.compile(r"<metadata>.*?</metadata>", re.DOTALL), ""),
     (re.compile(r"\s*\n\s*"), " "),
@@ -42,50 +43,76 @@ _SCRIPTS = ("vendor/sortable.js", "vendor/sortable.a11y.js", "page.js")
 
 
 def write_page(
-    root: Section,
+    files: Mapping[str, str],
     result: CampaignResult,
     places: Mapping[tuple[Cell, int], Path],
     output: Path,
 ) -> None:
     """Write report.html.
 
-    `root`: the report's tree, `result`: what it shows; `places`: cell and run -> the run's folder, of those that are on
-    this machine. Paths of pictures are from its folder. Raises FileNotFoundError for a missing figure.
+    `files`: the report's Markdown with marks, see `render_report`, `result`: what it shows; `places`: cell and run -> the
+    run's folder, of those that are on this machine. Paths of pictures are from its folder. Raises FileNotFoundError for a
+    missing figure.
     """
-    runs = runs_section(result, places, output.parent)
-    page = lead_answer_to_runs(replace(root, blocks=[*root.blocks, runs]))
-    files = {
-        block.name: output.parent / block.path
-        for section in root.tree()
-        for block in section.blocks
-        if isinstance(block, Picture)
-    }
-    names, of_pictures = list(files), list(files.values())
+    addresses = addresses_of(places, output.parent)
+    runs = Rendering(result, addresses).text("runs.md.j2")
+    pictures = [
+        output.parent / path
+        for text in files.values()
+        for path in _PICTURE.findall(text)
+    ]
+    names = [picture.stem for picture in pictures]
     # Most of the time is Pillow's, which lets another thread work meanwhile.
     with ThreadPoolExecutor(_IMAGES_AT_ONCE) as pool:
-        images = dict(zip(names, pool.map(data_uri, of_pictures), strict=True))
-    narrow = dict(zip(names, map(narrow_data_uri, of_pictures), strict=True))
-    output.write_text(render_page(page, images, narrow), encoding="utf-8")
+        images = dict(zip(names, pool.map(data_uri, pictures), strict=True))
+    narrow = dict(zip(names, map(narrow_data_uri, pictures), strict=True))
+    page = render_page([*files.values()], runs, images, narrow)
+    output.write_text(page, encoding="utf-8")
+
+
+def addresses_of(
+    places: Mapping[tuple[Cell, int], Path], folder: Path
+) -> dict[tuple[Cell, int], str]:
+    """Return what links from a page in `folder` to the folders of runs have."""
+    return {
+        run: Path(os.path.relpath(place, folder)).as_posix()
+        for run, place in places.items()
+    }
 
 
 def render_page(
-    root: Section, images: Mapping[str, str], narrow: Mapping[str, str] | None = None
+    files: Sequence[str],
+    runs: str,
+    images: Mapping[str, str],
+    narrow: Mapping[str, str] | None = None,
 ) -> str:
-    """Return a tree as an HTML page.
+    """Return a report as an HTML page: its first file, the others folded, and the runs behind it.
 
-    `images`: name of each figure in the tree -> its data URI; `narrow`: of those for narrow screens, "" for none. Raises
-    jinja2.UndefinedError for a figure without an image.
+    `images`: name of each figure in the files -> its data URI; `narrow`: of those for narrow screens, "" for none. Raises
+    KeyError for a figure without an image.
     """
-    texts = {"style": _text("page.css"), "scripts": _text(*_SCRIPTS)}
+
+    def with_image(path: str, title: str, caption: str) -> str:
+        name = Path(path).stem
+        of_narrow = (narrow or {}).get(name, "")
+        return picture(name, title, caption, images[name], of_narrow)
+
+    main, *appendices = files
+    title = main.partition("\n")[0].removeprefix("# ")
+    body = Body(with_image, anchor_of(runs.partition("\n")[0].removeprefix("# ")))
+    body.write(main)
+    for appendix in appendices:
+        body.write(appendix, shift=1, folded=True)
+    body.write(runs, shift=1)
     return (
         _environment()
         .get_template("page.html.j2")
         .render(
-            texts,
-            root=root,
-            images=images,
-            narrow=narrow or {},
-            identity=_identities(root),
+            title=title,
+            style=_text("page.css"),
+            scripts=_text(*_SCRIPTS),
+            contents=body.contents,
+            body=Markup("\n".join(body.parts)),
         )
     )
 
@@ -137,32 +164,11 @@ def _with_few_colours(png: Path) -> bytes:
 
 @cache
 def _environment() -> jinja2.Environment:
-    environment = jinja2.Environment(
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(_HERE),
         undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
         autoescape=True,
     )
-    environment.filters |= {
-        "kind": lambda part: type(part).__name__,
-        "is_folded": lambda section: section.folded or bool(section.appendix),
-        "inline": inline,
-        "cell_attributes": cell_attributes,
-    }
-    return environment
-
-
-def _identities(root: Section) -> Callable[[Section], str]:
-    """Return a function that gives a section's id: its anchor, with a number if an earlier section has the same."""
-    identities: dict[int, str] = {}
-    seen: dict[str, int] = {}
-    for section in root.tree():
-        times = seen[section.anchor] = seen.get(section.anchor, -1) + 1
-        identities[id(section)] = (
-            f"{section.anchor}-{times}" if times else section.anchor
-        )
-    return lambda section: identities[id(section)]
 
 
 def _text(*names: str) -> Markup:

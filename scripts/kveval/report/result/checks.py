@@ -1,4 +1,4 @@
-"""Findings of checks, as the result of a campaign lists them."""
+"""Findings of checks, and how many were made, as the result of a campaign lists them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kveval.campaign.cell import Cell
-from kveval.report.data.campaign import Measured
+from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.result.model import CheckFinding, known_facts
-from kveval.tables.levels.outcomes import outcomes_of, read_facts
+from kveval.store.run_file import IMPORTED
+from kveval.tables.levels import checks_import, checks_level, checks_run
+from kveval.tables.levels.outcomes import checks_in, outcomes_of, read_facts
+from kveval.tables.system.metrics import SYSTEM_CHECKS
+from kveval.verdict import checks_campaign
 
 
 class _At(NamedTuple):
@@ -56,3 +60,17 @@ def _check_finding(
             "messages": len({at.message for at in places}),
         }
     )
+
+
+def checks_made(plan: ReportPlan, measured: Measured) -> int:
+    """Return how many checks apply to what was measured."""
+    levels = measured.levels
+    made = len(checks_in(checks_level, checks_run))
+    if any(run.engine == IMPORTED for run in measured.runs):
+        made += len(checks_in(checks_import))
+    recorded = [name for name in plan.metrics if name in levels]
+    if levels[recorded].notna().to_numpy().any():
+        made += len(SYSTEM_CHECKS)
+    if "check" in measured.checks:
+        made += len(checks_in(checks_campaign))
+    return made

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic.json_schema import SkipJsonSchema
 
-from kveval.campaign.cell import Cell
+from kveval.campaign.cell import Cell, arm_label
 from kveval.campaign.size import Size
 from kveval.host.errors import Failure
 from kveval.tables.cells import THROUGHPUT, parse_names
@@ -222,6 +222,12 @@ class Peak(ResultPart):
     """over all runs"""
     system: dict[str, Number]
     """columns of config/metrics.yaml, units in their names"""
+    system_by_run: dict[str, list[float]]
+    """a column of `metrics` that was recorded -> the value of each run"""
+    gpus: dict[str, dict[str, list[float]]]
+    """of servers with several GPUs: the GPU -> a column that is recorded for each -> the values of the runs"""
+    samples: Number
+    """the least samples of the recording in the window of a run; null without a recording"""
     checks_failed: Names
 
 
@@ -315,6 +321,8 @@ class ReportedCell(ReportedCellName):
     """the most that was resident in its servers' processes at any level of any run, GiB, shared memory counted once in
     each process; null where it was not recorded"""
     levels: list[LevelResult]
+    command_lines: list[str]
+    """as they ran: the server's, with its environment, those of the programs beside it, and the last one of the load"""
 
     @property
     def tier_size(self) -> Size | None:
@@ -350,6 +358,8 @@ class ReportedRun(ReportedCellName):
     """null where the device is the CPU, and where it is not known"""
     phases: dict[str, float]
     """phase of the measurement -> its seconds"""
+    disturbed: bool
+    """whether other programs took more than 10 % of the processors' time at a level"""
 
 
 class ReportedExclusion(ResultPart):
@@ -502,6 +512,11 @@ class Average(ResultPart):
     models: Names
     missing: Names
     """MODEL/SCENARIO/CPU_BLOCKS"""
+
+    @property
+    def label(self) -> str:
+        """The arm with its size, as tables and figures name it."""
+        return arm_label(self.scenario, self.cpu_blocks)
 
 
 class ComparedCells(ResultPart):
@@ -738,6 +753,58 @@ class ReportedDefect(ResultPart):
     scenarios: list[RepeatedRuns]
 
 
+class ReportedMetric(ResultPart):
+    """A column of config/metrics.yaml that is in a table of the report."""
+
+    title: str
+    unit: str
+    table: str
+    recorded: bool
+    """whether a peak has it"""
+    by_gpu: bool
+    """whether it was recorded for each GPU"""
+
+
+class ReportedLookups(ReportedCellName):
+    """The lookups in a tier at a level, by the server's counters, of all runs together."""
+
+    level: int
+    tier: str
+    """empty where they are of all tiers, for whole prompts"""
+    chunks: Number
+    """looked up; null where they are not counted"""
+    hits: Number
+    blocked_ms: list[float | Literal["longer"] | None]
+    """how long half, and nine in ten, of the lookups held up the scheduler at most: ends of the server's buckets, longer
+    beyond the last one; null where it is not known"""
+    deferred_ms: list[float | Literal["longer"] | None]
+    """the same of the wait for an answer, where the lookup was put off"""
+
+
+class ReportedFailedTransfers(ReportedCellName):
+    """Transfers of a kind that failed or were left out at a level, of all runs together."""
+
+    level: int
+    kind: str
+    count: float
+
+
+class TriedLevel(ResultPart):
+    """A level that a pilot tried when it searched the levels of a campaign."""
+
+    cell: str
+    """MODEL/SCENARIO/CPU_BLOCKS of the pilot"""
+    order: int
+    level: int
+    throughput_tok_s: float
+    place: Literal["peak", "highest", "below", "above"] | None
+    """highest: the peak of a search that did not bracket it"""
+    measured: bool
+    """whether all arms were measured at it"""
+    ending: str | None
+    """of the last level: why the search ended"""
+
+
 class CampaignResult(ResultPart):
     """The result of a campaign: the content of report.json."""
 
@@ -802,6 +869,12 @@ class CampaignResult(ResultPart):
     """those that ended runs"""
     same_configurations: list[list[ReportedCellName]]
     """cells of a model that ran the same configuration under different names"""
+    metrics: dict[str, ReportedMetric]
+    """column of config/metrics.yaml -> what it is; of those that a table of the report has"""
+    lookups: list[ReportedLookups]
+    failed_transfers: list[ReportedFailedTransfers]
+    searches: list[TriedLevel]
+    """in the order of the searches; none where levels were given"""
 
     @cached_property
     def by_cell(self) -> dict[Cell, ReportedCell]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kveval.campaign.types import on_cpu
+from kveval.report.data.campaign import ReportPlan
 from kveval.report.result.model import ReportedRun
 from kveval.store.run_file import Run
+from kveval.tables.disturbed_blocks import disturbed_runs
 
 
-def run_results(runs: Sequence[Run]) -> list[ReportedRun]:
+def run_results(plan: ReportPlan, runs: Sequence[Run]) -> list[ReportedRun]:
     """Return the facts of each run, in the order of the runs."""
+    disturbed = {id(run) for run in disturbed_runs(runs, plan.runs)}
     return [
         ReportedRun(
             **run.cell.row,
@@ -21,6 +24,7 @@ def run_results(runs: Sequence[Run]) -> list[ReportedRun]:
             nodes=[*run.hardware.get("nodes", ())],
             gpus_of_server=_gpus_of_server(run),
             phases=run.phases,
+            disturbed=id(run) in disturbed,
         )
         for run in runs
     ]

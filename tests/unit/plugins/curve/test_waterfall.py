@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.report_text import said_by
 from tests.unit.tables.test_tier_activity import run
 
 from kveval.plugins.curve.predicted.waterfall import (
@@ -28,7 +29,6 @@ from kveval.plugins.curve.predicted.waterfall import (
     waterfall,
 )
 from kveval.report.data.hits import Leak, read_leaks
-from kveval.report.tables.waterfall import leak_sentence
 from kveval.store.run_file import OneRequest, RequestTime, RequestTimes
 
 COUNTERS = {
@@ -101,6 +101,12 @@ def stages(**tokens: float) -> Stages:
 
 def leak(facts: CellFacts, **tokens: float) -> Leak:
     return leak_of(stages(**tokens), facts)
+
+
+def leak_sentence(seen: Leak) -> str:
+    """What the report says of a leak without clues."""
+    of_leak = seen.code, seen.stage, seen.facts
+    return said_by("leaks.md.j2", "where_lost", *of_leak, None)
 
 
 TIERED = CellFacts(

@@ -8,107 +8,88 @@ from pathlib import Path
 import pytest
 from tests.support.browser import PROGRAM, Page, chromium
 
-from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import StyledText, Table
 from kveval.report.html.page import render_page
-from kveval.report.sections import Bullets, Code, Paragraph, Picture, Section
 
 pytestmark = pytest.mark.skipif(
     not shutil.which(PROGRAM), reason=f"needs {PROGRAM} (Debian's package)"
 )
 
 DRAWING = b'<svg xmlns="http://www.w3.org/2000/svg" width="900" height="400"><rect width="900" height="400"/></svg>'
-ROWS = [
-    ["b 10K", numerals.with_interval(9.0, 8.0, 10.0)],
-    ["b 5K", numerals.with_interval(1200.0, 1100.0, 1300.0)],
-    ["a", numerals.MISSING],
-    ["c", numerals.points(-30.0, -40.0, -20.0)],
-]
-WIDE = Table(
-    [f"column {number} of a wide table" for number in range(8)],
-    [["some words in a cell"] * 8] * 2,
-)
-# The verdicts on throughput and on the time to the first token.
-VERDICTS = Table(
-    ["arm", "runs", *["tok/s", "change, % of no-offload (95 %)", "verdict"] * 2],
-    [
-        [
-            "native-offload 10K",
-            "3",
-            *["1,900", "+658 % (+120 to more than +1,000)", "cannot tell yet, idle"]
-            * 2,
-        ]
-    ],
-    frozenset({1, 2, 3, 5, 6}),
-)
-# By model: several columns of arms.
 _ARMS = "native-offload 10K; lmcache-local 10K; lmcache-redis 10K; lmcache-valkey 10K; llm-d-redis"
-BY_MODEL = Table(
-    [
-        "model",
-        "better than the baseline",
-        "no relevant difference from it",
-        "worse",
-        "not decided",
-        "conclusion",
-    ],
-    [
-        [
-            "Qwen3-32B-AWQ",
-            "lmcache-local 10K +6.9 % (+4.5 to +9.4); lmcache-valkey 10K +5.2 % (+2.8 to +7.7)",
-            _ARMS,
-            "native-offload 10K",
-            _ARMS,
-            "one of the arms that are better; the table of arms against each other has them",
-        ]
-    ],
+_CHANGE = "1,900 | +658 % (+120 to more than +1,000) | cannot tell yet, idle"
+ARMS = ["b 10K", "b 5K", "a", "c"]
+_GAIN = "**+660 % (+120 to more than +1,000)** {.better}"
+_TIMES = "median TTFT, ms: before to after"
+_BETTER = (
+    "lmcache-local 10K +6.9 % (+4.5 to +9.4); lmcache-valkey 10K +5.2 % (+2.8 to +7.7)"
 )
-ANSWER = Table(
-    ["model", "best arm", "gain (95 %)", "median TTFT, ms: before to after", "tier"],
-    [
-        ["Qwen3-0.6B", "no arm is better", "", "", ""],
-        [
-            "Qwen3-8B",
-            "[lmcache-valkey 10K](#runs)",
-            StyledText("**+660 % (+120 to more than +1,000)**", "better"),
-            "16,500 to 15,400",
-            "22.0 GiB (10,000 blocks)",
-        ],
-    ],
+_CONCLUSION = (
+    "one of the arms that are better; the table of arms against each other has them"
 )
+REPORT = f"""# A campaign
+
+| model | best arm | gain (95 %) | {_TIMES} | tier |
+| --- | --- | --- | --- | --- |
+| Qwen3-0.6B | no arm is better |  |  |  |
+| Qwen3-8B | [lmcache-valkey 10K](#runs) | {_GAIN} | 16,500 to 15,400 | 22.0 GiB (10,000 blocks) |
+
+> A note.
+
+- No arm was better. [The runs](#of-one-arm)
+
+## Results
+
+| arm | tok/s |
+| --- | ---: |
+| b 10K | 9.0 (8.0 to 10.0) |
+| b 5K | 1,200 (1,100 to 1,300) |
+| a | n/a |
+| c | -30 (-40 to -20) |
+
+![A drawing](figures/drawing.svg)
+
+What it shows.
+
+![Drawn twice](figures/twice.svg)
+
+For screens.
+
+```
+{"x" * 300}
+```
+
+## Verdicts
+
+| arm | runs | tok/s | change, % of no-offload (95 %) | verdict | TTFT | change, % of no-offload (95 %) | verdict |
+| --- | ---: | ---: | ---: | --- | ---: | ---: | --- |
+| native-offload 10K | 3 | {_CHANGE} | {_CHANGE} |
+
+## By model
+
+| model | better than the baseline | no relevant difference from it | worse | not decided | conclusion |
+| --- | --- | --- | --- | --- | --- |
+| Qwen3-32B-AWQ | {_BETTER} | {_ARMS} | native-offload 10K | {_ARMS} | {_CONCLUSION} |
+"""
+_WIDE = "| some words in a cell " * 8 + "|"
+RUNS = f"""# Runs
+
+Deep inside.
+
+## Of one arm
+
+{"| column of a wide table " * 8 + "|"}
+{"| --- " * 8 + "|"}
+{_WIDE}
+{_WIDE}
+"""
 MODES = ({}, {"dark": True}, {"width": 390, "height": 844}, {"scripts": False})
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    picture = Picture("drawing", "figures/drawing.svg", "A drawing", "What it shows.")
-    folded = Section(
-        "Runs", [Paragraph("Deep inside."), Section("Of one arm", [WIDE])], folded=True
-    )
-    parts = [
-        Section(
-            "Results",
-            [
-                Table(["arm", "tok/s"], ROWS, frozenset({1})),
-                picture,
-                Picture("twice", "figures/twice.svg", "Drawn twice", "For screens."),
-                Code("x" * 300),
-            ],
-        ),
-        Section("Verdicts", [VERDICTS]),
-        Section("By model", [BY_MODEL]),
-    ]
-    front = [
-        ANSWER,
-        Paragraph("A note.", note=True),
-        Bullets(["No arm was better. [The runs](#of-one-arm)"]),
-    ]
     drawing = f"data:image/svg+xml;base64,{base64.b64encode(DRAWING).decode()}"
-    text = render_page(
-        Section("A campaign", [*front, *parts, folded]),
-        {"drawing": drawing, "twice": drawing},
-        {"twice": drawing},
-    )
+    images = {"drawing": drawing, "twice": drawing}
+    text = render_page([REPORT, RUNS], "# All", images, {"twice": drawing})
     path = tmp_path_factory.mktemp("page") / "report.html"
     path.write_text(text, encoding="utf-8")
     return path
@@ -134,6 +115,7 @@ def test_it_asks_for_nothing_and_nothing_complains(
         "Results",
         "Verdicts",
         "By model",
+        "All",
     ]
     assert browser.value("document.querySelector('figure img').naturalWidth") == 900
     # Wide tables, figures and command lines scroll in boxes of their own.
@@ -181,7 +163,7 @@ def test_every_cell_of_the_answers_table_is_in_view_under_its_title(
     )
     header = browser.value(f"{box}.querySelector('thead').checkVisibility()")
     assert (header, blank) == (width > 800, width > 800)
-    assert (ANSWER.header[3] in title) == (width <= 800)
+    assert (_TIMES in title) == (width <= 800)
 
 
 @pytest.mark.parametrize("width", [1100, 1400])
@@ -233,8 +215,7 @@ def column(browser: Page, number: int) -> list[str]:
 
 def test_a_click_on_a_header_sorts_by_the_numbers(browser: Page, file: Path) -> None:
     browser.open(file)
-    as_written = [row[0] for row in ROWS]
-    assert column(browser, 1) == as_written
+    assert column(browser, 1) == ARMS
     browser.click("#results th:nth-child(2)")
     assert column(browser, 1) == ["b 5K", "b 10K", "c", "a"]
     browser.click("#results th:nth-child(2)")

@@ -1,117 +1,109 @@
-from collections.abc import Mapping
 from pathlib import Path
 
-import jinja2
 import pytest
 from PIL import Image
 from tests.support.html_checks import PageReader
-from tests.support.report_text import result_of
-from tests.unit.report.test_report_claims import CAMPAIGNS, tree
+from tests.unit.report.test_report_claims import CAMPAIGNS
 
-from kveval.report.data import numbers as numerals
-from kveval.report.data.campaign import Table
 from kveval.report.figures.names import figure_names
 from kveval.report.html.page import narrow_data_uri, render_page, write_page
-from kveval.report.sections import (
-    Block,
-    Bullets,
-    Code,
-    Paragraph,
-    Picture,
-    Section,
-    Tile,
-    Tiles,
-)
+from kveval.report.report import write_report
 
 IMAGE = "data:image/svg+xml;base64,PHN2Zy8+"
-TABLE = Table(
-    ["arm", "tok/s"],
-    [
-        ["no-offload", numerals.with_interval(1191.4, 1150, 1240)],
-        ["**better** <b>", numerals.MISSING],
-    ],
-    frozenset({1}),
-)
+TABLE = """| arm | tok/s |
+| --- | ---: |
+| no-offload | 1,190 (1,150 to 1,240) |
+| **better** <b> {.better} | n/a |
+"""
+RUNS = "# Runs\n"
 
 
-def page(*blocks: Block, images: Mapping[str, str] | None = None) -> str:
-    return render_page(Section("A campaign", blocks), images or {})
+def page(text: str, *appendices: str) -> str:
+    """A page of a report with a figure of this name, and of no runs."""
+    files = [f"# A campaign\n\nMeasured today.\n\n{text}", *appendices]
+    return render_page(files, RUNS, {"effect_plot": IMAGE})
 
 
 def test_every_kind_of_block_is_shown_and_the_page_is_whole() -> None:
-    picture = Picture(
-        "effect_plot", "figures/effect_plot.png", "Effects", "Against the *baseline*."
+    text = page(
+        f"""> Said.
+
+|  |  |
+| --- | --- |
+| an arm | **4.1 times** {{.better}}; 228 against 55.6 |
+
+- no arm is better
+- [one](#part) is
+
+## Part
+
+```
+vllm serve <x>
+```
+
+{TABLE}
+![Effects](figures/effect_plot.png)
+
+Against the *baseline*.
+
+|  |  |
+| --- | --- |
+| campaign | `smoke` |
+"""
     )
-    blocks = [
-        Paragraph("Said.", note=True),
-        Paragraph("Measured today.", small=True),
-        Tiles([Tile("an arm", "4.1 times", ["228 against 55.6"], "better")]),
-        Bullets(["one"]),
-        Code("vllm serve <x>"),
-        TABLE,
-        picture,
-    ]
-    text = page(Section("Part", blocks), images={"effect_plot": IMAGE})
     read = PageReader(text)
     assert read.problems == []
     assert {"h1", "h2", "ul", "pre", "table", "figure", "img"} <= {*read.tags}
-    assert '<div class="note"><p>Said.</p></div>' in text
-    assert '<p class="facts">Measured today.</p>' in text
-    assert '<p class="value better">4.1 times</p>' in text
-    assert "<p>228 against 55.6</p>" in text
-    assert "<code>vllm serve &lt;x&gt;</code>" in text
+    for html in (
+        '<div class="note"><p>Said.</p></div>',
+        "<h1>A campaign</h1>\n<p>Measured today.</p>",
+        '<p class="value better">4.1 times</p>',
+        "<p>228 against 55.6</p>",
+        '<li>no arm is better <a href="#runs">The runs</a></li><li><a href="#part">one</a> is</li>',
+        "<code>vllm serve &lt;x&gt;\n</code>",
+        f'<img src="{IMAGE}" alt="Effects">',
+        "<figcaption>Against the <em>baseline</em>.</figcaption>",
+        '<td class="number" data-sort="1190">1,190 (1,150 to 1,240)</td>',
+        '<td class="better"><strong>better</strong> &lt;b&gt;</td>',
+        '<td class="short"><code>smoke</code></td>',
+    ):
+        assert html in text
     assert text.count("Effects") == 1
-    assert f'<img src="{IMAGE}" alt="Effects">' in text
-    assert "<em>baseline</em>" in text
-    assert '<td class="number" data-sort="1191.4">1,190 (1,150 to 1,240)</td>' in text
 
 
-def test_folded_sections_and_appendices_are_closed_and_others_are_not() -> None:
-    inner = [Paragraph("x")]
-    text = page(
-        Section("Open", inner),
-        Section("Folded", inner, folded=True),
-        Section("Apart", inner, appendix="apart"),
+def test_folded_parts_and_appendices_are_closed_and_others_are_not() -> None:
+    folded = "<details><summary>Folded</summary>\n\n### Inside\n\nx\n\n</details>\n\ny"
+    text = page(f"## Open\n\nx\n\n{folded}", "# Apart\n\n## Within\n\nx\n")
+    assert PageReader(text).problems == []
+    main = "".join(text.partition("<main>")[2].splitlines())
+    assert '<section id="open"><h2>Open</h2><p>x</p><details id="folded">' in main
+    assert (
+        '<section id="inside"><h3>Inside</h3><p>x</p></section></details><p>y</p></section>'
+        in main
     )
-    main = text.partition("<main>")[2]
-    assert '<section id="open">' in main
-    assert '<details id="folded"><summary>Folded</summary>' in main
     assert '<details id="apart"><summary>Apart</summary>' in main
+    assert '<section id="within"><h3>Within</h3>' in main
 
 
 def test_the_contents_lead_to_every_part() -> None:
-    read = PageReader(
-        page(
-            Section("One part", []),
-            Section("Another", [Section("Inner", [])], appendix="x"),
-        )
-    )
-    assert read.links == ["#one-part", "#another"]
-
-
-def test_sections_of_one_title_have_ids_of_their_own() -> None:
-    twice = Section("Throughput", [TABLE])
-    read = PageReader(
-        page(Section("A", [twice]), Section("B", [Section("Throughput", [TABLE])]))
-    )
+    read = PageReader(page("## Part\n\n### Inner\n", "# Another\n\n## Inner\n"))
+    assert read.links == ["#part", "#another", "#runs"]
+    assert [name for name in read.ids if "inner" in name] == ["inner", "inner-1"]
     assert read.problems == []
-    assert [name for name in read.ids if "throughput" in name] == [
-        "throughput",
-        "throughput-1",
-    ]
 
 
 def test_tables_are_sortable_where_there_is_something_to_sort_by() -> None:
-    assert 'class="sortable n-last"' in page(TABLE)
-    assert 'class="sortable n-last"' not in page(Table(["a"], [["1"]]))
-    untitled = page(Table(["", ""], [["1", "2"], ["3", "4"]]))
-    assert "<thead>" not in untitled
-    assert 'class="sortable n-last"' not in untitled
+    assert 'class="sortable n-last"' in page(f"## A\n\n{TABLE}")
+    for table in (
+        "| a |\n| --- |\n| 1 |\n",
+        "|  |  |\n| --- | --- |\n| 1 | 2 |\n| 3 | 4 |\n",
+    ):
+        assert 'class="sortable n-last"' not in page(f"## A\n\n{table}")
 
 
 def test_a_figure_without_its_image_is_an_error() -> None:
-    with pytest.raises(jinja2.UndefinedError):
-        page(Picture("gone", "figures/gone.png", "Gone", ""))
+    with pytest.raises(KeyError):
+        page("![Gone](figures/gone.png)\n\nIt was.")
 
 
 def test_a_drawing_for_narrow_screens_is_taken_where_there_is_one(
@@ -155,8 +147,8 @@ def test_a_campaign_is_on_one_page_with_a_link_from_every_sentence_of_its_answer
     ]
     for figure in figures:
         Image.new("RGB", (3, 2)).save(figure)
-    result = result_of(plan, measured)
-    write_page(tree(campaign), result, {}, tmp_path / "report.html")
+    files, result = write_report(plan, measured, figures, tmp_path / "REPORT.md")
+    write_page(files, result, {}, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     read = PageReader(text)
     assert read.problems == []

@@ -1,1 +1,0 @@
-"""The tables of REPORT.md, one module per section."""
