@@ -13,8 +13,11 @@ from tests.support.report_text import part_of, tables_in
 
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.data.comparisons import change_text
 from kveval.report.data.vocabulary import NO_RELEVANT_DIFFERENCE
+from kveval.report.facts.answer import answer_comparisons
 from kveval.report.facts.caches import three_digits, tier_guides
+from kveval.report.facts.levels import effects_elsewhere
 from kveval.report.figures.names import figures_of
 from kveval.report.render import TEMPLATES, environment
 from kveval.report.result.model import CampaignResult
@@ -86,6 +89,7 @@ def judge_report(
             *_percentages(rows),
             *_hit_rates(result),
             *_tier_hits(plan, measured),
+            *_other_levels(result),
         ],
         numbers=[
             f"{100 * plan.margin:g}",
@@ -149,6 +153,15 @@ def _tier_hits(plan: ReportPlan, measured: Measured) -> Iterator[Percentage]:
     for _, rows in activity.groupby(["model", "scenario", "cpu_blocks", "level"]):
         shown = three_digits(rows["external_hit_percent"].mean())
         yield Percentage(shown, "tier", "prompt tokens")
+
+
+def _other_levels(result: CampaignResult) -> Iterator[Percentage]:
+    """The effects at levels that say something else than the compared one."""
+    for effect in effects_elsewhere(result, answer_comparisons(result)):
+        shown = change_text(*effect.effect_percent.numbers)
+        cell, against = effect.comparison.cell.path, effect.comparison.against
+        if " %" in shown:
+            yield Percentage(shown.partition(" %")[0], cell, against.cell.path)
 
 
 def _sentences(*texts: str) -> list[str]:

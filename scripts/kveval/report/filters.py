@@ -16,8 +16,8 @@ from kveval.report.data import numbers as numerals
 from kveval.report.data.arm_links import NamedArm, arm_link
 from kveval.report.data.campaign import abbreviate
 from kveval.report.data.comparisons import (
+    change_text,
     effect_text,
-    gain_text,
     is_large,
     qualifier,
     verdict_cell,
@@ -25,7 +25,16 @@ from kveval.report.data.comparisons import (
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.data.run_facts import tier_sizes_in_words
 from kveval.report.data.vocabulary import verdict_text, verdict_words
-from kveval.report.facts import answer, arms, caches, checks, origin, system, value
+from kveval.report.facts import (
+    answer,
+    arms,
+    caches,
+    checks,
+    levels,
+    origin,
+    system,
+    value,
+)
 from kveval.report.result.model import ReportedInterval, ReportedLeak, or_nan
 from kveval.tables.levels.goodput import limits_text
 from kveval.tables.system.failed_transfers import FAILED_TRANSFERS
@@ -151,13 +160,13 @@ FILTERS: dict[str, Any] = {
     "in_words_of_sizes": tier_sizes_in_words,
     # Comparisons.
     "effect": _of_row(effect_text),
-    "gain": _of_row(gain_text),
     "is_large": _of_row(is_large),
     "qualifier": _of_row(qualifier),
     "verdict": _of_row(verdict_cell),
     "verdict_words": _of_row(verdict_words),
     "verdict_in_words": _of_row(verdict_text),
     "any_verdict": answer.any_verdict,
+    "all_decided": answer.all_decided,
     "of_verdict": answer.of_verdict,
     "by_verdict": answer.by_verdict,
     "any_decided": arms.any_decided,
@@ -179,12 +188,13 @@ FILTERS: dict[str, Any] = {
     "p_value": p_value,
     "delay": delay,
     "minutes": numerals.minutes,
+    "geometric_mean": numerals.geometric_mean_of,
     "mean": lambda values, most=400: numerals.mean_of(values, most_decimals=most),
-    "mean_s": lambda values: numerals.mean_of([ms / 1000 for ms in values]),
+    "mean_s": lambda values: numerals.geometric_mean_of([ms / 1000 for ms in values]),
     "average": fmean,
     "interval": _of_interval(numerals.with_interval),
     "positive_interval": positive_interval,
-    "percent_interval": _of_interval(numerals.effect),
+    "change": _of_interval(change_text),
     "points": _of_interval(numerals.points),
     "time": caches.time_of,
     "stage": stage,
@@ -200,6 +210,7 @@ FILTERS: dict[str, Any] = {
     "lower_first": lambda text: f"{text[:1].lower()}{text[1:]}",
     "upper_first": lambda text: f"{text[:1].upper()}{text[1:]}",
     "peak_means": arms.peak_means,
+    "peak_throughput": arms.peak_throughput,
 }
 
 
@@ -218,7 +229,6 @@ FUNCTIONS: dict[str, Any] = {
         answer.latency_of,
         answer.loads_of,
         answer.quickest_of,
-        answer.size_of_named,
         answer.smaller_sizes,
         answer.smallest_as_good,
         answer.tier_needed,
@@ -235,6 +245,8 @@ FUNCTIONS: dict[str, Any] = {
         arms.value_beside_change,
         arms.values_of,
         arms.worse_latencies,
+        levels.effect_of_quiet_runs,
+        levels.effects_elsewhere,
         caches.block_sizes,
         caches.device_hits,
         caches.memory_by_size,

@@ -135,6 +135,7 @@ def test_other_programs_beside_the_runs_are_named_before_all_that_is_undecided()
     assert disturbed.next_steps[0] == (
         "Wait until the machine is quiet, then `runs: 8`: other programs took up to 52 % of this machine's processors"
         f" in {count} of {count} runs; it takes 3 further blocks, one run of every cell each, to make up for them."
+        " No run of native-offload 10K and its baseline was undisturbed: the answer rests on disturbed runs alone."
     )
     assert disturbed.command == f"{command} --config runs=8"
     read = dataclasses.replace(plan, measures=False)

@@ -50,7 +50,8 @@ def test_a_slower_idle_arm_is_said_on_the_first_screen(tmp_path: Path) -> None:
     facts = campaign(np.log(0.61))
     screen = first_screen(*facts)
     effect = effect_text(of_arm(facts[1]))
-    assert f"- Idle, and worse: idle 10K {effect}." in screen
+    served = "Idle (the tier served next to nothing), and worse"
+    assert f"- {served}: idle 10K {effect}." in screen
     assert "a larger tier" not in screen
     assert (
         "For idle 10K: find out what slows it while its tier serves nothing" in screen
@@ -70,7 +71,8 @@ def test_an_undecided_cost_is_said_as_that_of_an_idle_arm(tmp_path: Path) -> Non
     facts = campaign(-0.02, sd=0.1)
     screen = first_screen(*facts)
     assert (
-        f"- Cannot tell yet: idle 10K {effect_text(of_arm(facts[1]))}, idle." in screen
+        f"- Cannot tell yet: idle 10K {effect_text(of_arm(facts[1]))}, its tier served next to nothing."
+        in screen
     )
     assert "a larger tier" in screen
     assert judged(tmp_path, *facts) == []

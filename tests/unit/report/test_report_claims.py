@@ -193,6 +193,16 @@ def without_the_system() -> tuple[ReportPlan, Measured]:
     )
 
 
+def crossing() -> tuple[ReportPlan, Measured]:
+    """An arm that is worse at the compared level and better at another one."""
+    levels = small.levels_table(effects={"no-offload": 0.0, "native-offload": -0.2})
+    at = (levels["scenario"] == "native-offload") & (levels["level"] == 8)
+    levels.loc[at, "throughput_tok_s"] *= 1.6
+    cells = [Cell("Qwen3-0.6B", "no-offload", 0)]
+    cells += [Cell("Qwen3-0.6B", "native-offload", 10_000)]
+    return small.plan(cells=cells), small.measured(levels)
+
+
 _MAKING: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
     "whole": campaign,
     "contrasts": lambda: campaign(contrasts=True),
@@ -204,6 +214,7 @@ _MAKING: dict[str, Callable[[], tuple[ReportPlan, Measured]]] = {
     "miniature": lambda: (small.plan(), small.measured()),
     "noisy": lambda: (small.plan(), small.measured(small.levels_table(sd=0.1))),
     "mechanism": mechanism,
+    "crossing": crossing,
     "quiet": lambda: (small.plan(), small.measured(small.levels_table(sd=0.004))),
     "baseline alone": lambda: (
         small.plan(),

@@ -89,6 +89,7 @@ def said(facts: Measured) -> str:
         predictions=prediction_results(PLAN, facts),
         tiers_needed=tiers_needed(facts),
         kv_bytes_per_token={},
+        weights="full",
     )
     return text_of_template(result, "gain.md.j2")
 
@@ -102,7 +103,7 @@ def row(facts: Measured) -> Sequence[str]:
 
 def test_a_row_has_the_predicted_and_the_measured_change() -> None:
     assert row(measured()) == [
-        *("native-offload 5K", "+200 % (+150 to +250)", "+215 % (+180 to +250)"),
+        *("native-offload 5K", "3.0 times (2.5 to 3.5)", "3.1 times (2.8 to 3.5)"),
         *("60 (40 to 80)", "72.0"),
     ]
 
@@ -133,6 +134,6 @@ def test_the_memory_that_serves_most_is_said_once_a_model() -> None:
         line for line in said(measured()).splitlines() if line.startswith("- ")
     )
     assert sentence.startswith(
-        "- m: at 2 concurrent requests, 0.0626 GiB (4,100 blocks)"
+        "- m: at 2 concurrent requests, a tier in host memory adds 90 % of what one"
     )
     assert tiers_needed(Measured([], LEVELS, EMPTY, COMPARED)) == {}

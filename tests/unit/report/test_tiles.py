@@ -14,7 +14,7 @@ from tests.unit.report.test_tables_predicted import PREDICTED
 
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured
-from kveval.report.data.comparisons import gain_text
+from kveval.report.data.comparisons import effect_text
 from kveval.report.facts.answer import smaller_sizes
 from kveval.report.render import render_report
 from kveval.report.result.model import (
@@ -61,20 +61,20 @@ def test_the_computed_size_is_stated_before_the_measured_one() -> None:
     result = result_of(plan, facts)
     computed, measured = (
         "computed: for 90 % of the hits that a tier without a limit adds",
-        "the smallest measured that is as good as the best: 0.153 GiB (10,000 blocks)",
+        "the smallest measured that is as good as the best: 0.153 GiB (10,000 blocks) of the miniature",
     )
-    size = "**0.0649 GiB (4,252 blocks)**"
-    assert tiles(result)[TIER] == f"{size}; {computed}; {measured}"
+    small = "0.0649 GiB (4,252 blocks) of the miniature"
+    assert tiles(result)[TIER] == f"**{small}**; {computed}; {measured}"
     token_bytes = {"Qwen3-0.6B": ReportedKvBytes(named=114_688, served=16_384)}
     named = result.model_copy(update={"kv_bytes_per_token": token_bytes})
-    of_named = "of the miniature that was served; of Qwen3-0.6B itself 0.454 GiB"
-    assert tiles(named)[TIER] == f"{size}; {of_named}; {computed}; {measured}"
+    of_named = f"**0.454 GiB of Qwen3-0.6B, {small}**; {computed}"
+    assert tiles(named)[TIER].startswith(of_named)
 
 
 @pytest.mark.parametrize(
     ("throughput", "ttft", "stated"),
     [
-        (words.INCONCLUSIVE, words.INCONCLUSIVE, "no arm is better"),
+        (words.INCONCLUSIVE, words.INCONCLUSIVE, "no arm shown to be better"),
         (words.PARITY, words.BETTER, "no arm shown to deliver more"),
         (words.WORSE, words.BETTER, "no arm is better"),
     ],
@@ -84,7 +84,7 @@ def test_where_nothing_is_better_the_tile_says_so_or_which_arm_answers_sooner(
 ) -> None:
     result = with_verdicts(throughput_tok_s=throughput, ttft_ms_p50=ttft)
     value, *latency, _ = tiles(result).values()
-    assert value.startswith(f"**{stated}**; native-offload 10K: ")
+    assert value.startswith(f"**{stated}**; native-offload 10K")
     sooner = stated == "no arm shown to deliver more"
     assert ["ms** {.better}; better: " in text for text in latency] == [True] * sooner
     said = " ".join(result.answer.sentences)
@@ -133,8 +133,8 @@ def test_the_next_step_is_a_command(
 
 def test_a_gain_has_one_scale() -> None:
     ends = {"low_percent": 90.0, "high_percent": 130.0}
-    assert gain_text({"effect_percent": 110.0, **ends}) == "2.1 times (1.9 to 2.3)"
-    assert gain_text({"effect_percent": 99.0, **ends}).startswith("+99 % (")
+    assert effect_text({"effect_percent": 110.0, **ends}) == "2.1 times (1.9 to 2.3)"
+    assert effect_text({"effect_percent": 99.0, **ends}).startswith("+99 % (")
 
 
 def compared_sizes(

@@ -39,6 +39,10 @@ _MIRRORED = {
     "at least": "at most",
     "at most": "at least",
 }
+# A qualifier of comparison.csv -> how the report words it.
+_QUALIFIERS = {"idle": "its tier served next to nothing"}
+# Per cent.
+_TWICE = 100.0
 _OTHER_SIDE: Mapping[Side, Side] = {"arm": "reference", "reference": "arm"}
 # Verdict -> the style of its cell on a page.
 _STYLES = {word: word for word in (words.BETTER, words.WORSE, words.PARITY)}
@@ -175,29 +179,33 @@ def naming_of(row: Mapping[Any, Any]) -> SideNames:
 
 
 def effect_text(row: Mapping[Any, Any]) -> str:
-    """Return the effect of a comparison with its interval, in per cent; "at least" where it can only be larger."""
-    numbers = (
+    """Return the effect of a comparison with its interval: a factor above twice as much, which is easier to read, else
+    in per cent; "at least" where it can only be larger.
+    """
+    effect = change_text(
         row["effect_percent"],
         row["low_percent"],
         row["high_percent"],
         row.get("interval_percent", 95.0),
     )
-    effect, bound = numerals.effect(*numbers), text_or_blank(row.get("bound"))
+    bound = text_or_blank(row.get("bound"))
     return f"{bound} {effect}" if bound else effect
 
 
+def change_text(value: float, low: float, high: float, confidence: float = 95.0) -> str:
+    """Return a change in per cent with its interval, in the form of `effect_text`.
+
+    >>> change_text(13.26, 10.6, 16.08), change_text(310.6, 299.2, 322.4)
+    ('+13.3 % (+10.6 to +16.1)', '4.1 times (4.0 to 4.2)')
+    """
+    if value > _TWICE:
+        return numerals.factor(value, low, high)
+    return numerals.effect(value, low, high, confidence)
+
+
 def is_large(row: Mapping[Any, Any]) -> bool:
-    """Return whether an effect is more than twice as much, which is easier to read as a factor than in per cent."""
-    return bool(row["effect_percent"] > 100)
-
-
-def gain_text(row: Mapping[Any, Any]) -> str:
-    """Return the effect of a comparison with its interval in one scale: a factor if it is large, else per cent."""
-    if not is_large(row):
-        return effect_text(row)
-    ends = (row["effect_percent"], row["low_percent"], row["high_percent"])
-    factor, bound = numerals.factor(*ends), text_or_blank(row.get("bound"))
-    return f"{bound} {factor}" if bound else factor
+    """Return whether an effect is shown as a factor."""
+    return bool(row["effect_percent"] > _TWICE)
 
 
 def verdict_cell(row: Mapping[Any, Any]) -> str:
@@ -217,4 +225,5 @@ def verdict_cell(row: Mapping[Any, Any]) -> str:
 def qualifier(row: Mapping[Any, Any]) -> str:
     """Return the qualifier of a verdict, "" if it has none."""
     stated = row["verdict"] in words.VERDICTS or text_or_blank(row.get("indication"))
-    return text_or_blank(row.get("qualifier")) if stated else ""
+    text = text_or_blank(row.get("qualifier")) if stated else ""
+    return _QUALIFIERS.get(text, text)

@@ -179,6 +179,20 @@ def mean_of(values: Sequence[float], most_decimals: int = _ALL) -> str:
     return rounded_mean(float(known.mean()), known, most_decimals)
 
 
+def geometric_mean_of(values: Sequence[float]) -> str:
+    """Return the geometric mean of repeated measurements, by which arms are compared, rounded as in `mean_of`.
+
+    The arithmetic one where one of them is not positive.
+
+    >>> geometric_mean_of([21_400.0, 40_600.0]), geometric_mean_of([])
+    ('29,000', 'n/a')
+    """
+    known = np.array([value for value in values if math.isfinite(value)])
+    if not len(known) or not (known > 0).all():
+        return mean_of(values)
+    return rounded_mean(float(np.exp(np.log(known).mean())), known)
+
+
 def rounded_mean(
     mean: float, values: Sequence[float] | np.ndarray, most_decimals: int = _ALL
 ) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kveval.campaign.cell import Cell
+from kveval.campaign.size import Size
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data import vocabulary
@@ -65,6 +66,11 @@ def answer_figure(result: CampaignResult) -> str:
 def any_verdict(compared: Iterable[ReportedComparison]) -> bool:
     """Return whether a comparison was judged, whatever the verdict."""
     return any(each.verdict in words.VERDICTS for each in compared)
+
+
+def all_decided(compared: Iterable[ReportedComparison]) -> bool:
+    """Return whether each comparison has a verdict that decides."""
+    return all(each.verdict in words.DECIDED for each in compared)
 
 
 def size_of_effect(comparison: ReportedComparison) -> float:
@@ -262,29 +268,40 @@ def _paired(result: CampaignResult, comparison: ReportedComparison) -> int:
 def tier_needed(result: CampaignResult, model: str) -> str:
     """Return the size for 90 % of the hits that a tier without a limit adds, "" if that was not computed."""
     needed = result.tiers_needed.get(model)
-    return str(needed.size) if needed else ""
+    return size_text(result, model, needed.size) if needed else ""
 
 
-def size_of_named(result: CampaignResult, model: str) -> str:
-    """Return the tier needed for a model's load in GiB of the named model; "" where that is what was served."""
-    needed = result.tiers_needed.get(model)
+def size_text(result: CampaignResult, model: str, size: Size) -> str:
+    """Return the size of a tier; of a miniature with that word, and with the size for as many tokens of the model."""
     token_bytes = result.kv_bytes_per_token.get(model)
-    if needed is None or token_bytes is None:
-        return ""
-    named, served = token_bytes.named, token_bytes.served
-    if not named or not served or named == served:
-        return ""
-    return f"{numerals.significant(needed.size.gib * named / served, 3)} GiB"
+    named = token_bytes.named if token_bytes else None
+    served = token_bytes.served if token_bytes else None
+    if result.weights != "miniature":
+        return str(size)
+    if not named or not served:
+        return f"{size} of the miniature"
+    of_model = numerals.significant(size.gib * named / served, 3)
+    return f"{of_model} GiB of {model}, {size} of the miniature"
 
 
 def smallest_as_good(result: CampaignResult, best: ReportedComparison) -> str:
-    """Return the smallest tier of the best arm that is at parity with its best one, "" without a tier in host memory."""
+    """Return the smallest tier of the best arm that is at parity with its best one.
+
+    "" without a tier in host memory, and where the arm was measured with one size alone: no other was compared with it.
+    """
+    sizes_of_arm = {
+        cell.cpu_blocks
+        for cell in result.cells_of(best.model)
+        if cell.scenario == best.scenario and cell.runs
+    }
+    if len(sizes_of_arm) == 1:
+        return ""
     smaller = smaller_sizes(result, best)
     blocks = best.cpu_blocks
     if smaller and smaller[0].verdict == words.PARITY and smaller[0].against:
         blocks = smaller[0].against.cpu_blocks
-    sizes = result.tier_sizes(best.model)
-    return str(sizes.get(replace(best.cell, cpu_blocks=blocks), ""))
+    size = result.tier_sizes(best.model).get(replace(best.cell, cpu_blocks=blocks))
+    return "" if size is None else size_text(result, best.model, size)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from kveval.campaign.cell import Cell
+from kveval.estimators.intervals import mean_interval
 from kveval.load.workload import workload_of
 from kveval.report.data import numbers as numerals
 from kveval.report.data.comparisons import naming_of
@@ -94,7 +97,7 @@ def _mean_text(
 ) -> str:
     """The mean over the runs kept, rounded by their spread at a level; that over all runs there where none are."""
     if kept.mean is None:
-        return numerals.mean_of(cell.values(level, metric))
+        return numerals.geometric_mean_of(cell.values(level, metric))
     values = cell.values(level, metric, kept.runs)
     return numerals.rounded_mean(kept.mean, values) if values else numerals.MISSING
 
@@ -111,9 +114,19 @@ def runs_compared(cell: ReportedCell) -> list[int]:
 
 
 def peak_means(cell: ReportedCell, *columns: str) -> str:
-    """Return the means over runs of columns at a cell's peak."""
+    """Return the geometric means over runs of columns at a cell's peak."""
     level = cell.peak.level if cell.peak else None
-    return " / ".join(numerals.mean_of(cell.values(level, name)) for name in columns)
+    values = (cell.values(level, name) for name in columns)
+    return " / ".join(map(numerals.geometric_mean_of, values))
+
+
+def peak_throughput(cell: ReportedCell) -> str:
+    """Return the geometric mean of the throughput at a cell's peak, with its interval over runs."""
+    values = cell.values(cell.peak.level if cell.peak else None, THROUGHPUT)
+    if not values or min(values) <= 0:
+        return numerals.mean_of(values)
+    logs = np.log(values)
+    return numerals.with_interval(float(np.exp(logs.mean())), *mean_interval(logs))
 
 
 @dataclass(frozen=True)

@@ -153,8 +153,8 @@ class TierGuide:
         working_set: tokens of the distinct prefixes; None without a level.
         size: of a tier that holds them.
         device_tokens: of the device's cache; None where it is not known.
-        large_enough, too_small, below_device: the tiers that hold the working set, those that do not, and those that
-            are smaller than the device's cache.
+        large_enough, too_small, below_device: the tiers that have the computed size, of the working set where none was
+            computed, those that do not, and those that are smaller than the device's cache.
         hits: the baselines with the shares of their prompt tokens that were found on the device, % of each run.
         tier: a size of the model's tier, None without one.
     """
@@ -184,7 +184,9 @@ def tier_guide(result: CampaignResult, cells: Sequence[ReportedCell]) -> TierGui
     level = result.common_levels[first.model] if first else None
     if first is None or level is None:
         return TierGuide(model, hits=hits)
-    needed = first.working_set_tokens.get(f"{level}", 0)
+    working_set = first.working_set_tokens.get(f"{level}", 0)
+    computed = result.tiers_needed.get(model)
+    needed = computed.cpu_blocks * BLOCK_TOKENS if computed else working_set
     device = first.device_cache_tokens
     tokens = {
         tier_size(tier.cell): or_nan(tier.cell.cpu_tier_tokens)
@@ -193,8 +195,8 @@ def tier_guide(result: CampaignResult, cells: Sequence[ReportedCell]) -> TierGui
     return TierGuide(
         model,
         level,
-        needed,
-        _size_for(cells, needed),
+        working_set,
+        _size_for(cells, working_set),
         device,
         [size for size in tokens if tokens[size] >= needed],
         [size for size in tokens if tokens[size] < needed],

@@ -17,6 +17,8 @@ from kveval.report.result.model import (
 from kveval.verdict import verdict_words as words
 from kveval.verdict.verdicts import METRICS
 
+_JUDGED = (words.BETTER, words.WORSE, words.PARITY, words.INCONCLUSIVE)
+
 
 @dataclass(frozen=True)
 class LevelEffect:
@@ -35,8 +37,13 @@ def effects_elsewhere(
 
     A gain of an arm without one there, or a loss of an arm without one there, beyond the margin and with an interval that
     excludes none. The intervals are Student's over the runs that both sides have at the level and whose checks passed,
-    95 % for all of them together (Bonferroni).
+    95 % for all of them together (Bonferroni). Arms that cannot be compared, and idle ones, are left out.
     """
+    compared = [
+        comparison
+        for comparison in compared
+        if comparison.verdict in _JUDGED and not words.is_of_idle_arm(comparison.row)
+    ]
     at_levels = [
         (comparison, level, logs)
         for comparison in compared
@@ -68,7 +75,7 @@ def _ratios(
     baseline = result.by_cell[comparison.against.cell]
     ratios = []
     for at in arm.levels:
-        if at.level == comparison.level:
+        if at.level == comparison.level or "none" in at.activity:
             continue
         values = _usable(arm, at.level, comparison.metric)
         others = _usable(baseline, at.level, comparison.metric)

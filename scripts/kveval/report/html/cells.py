@@ -55,7 +55,12 @@ def sort_key(text: str, number: bool) -> str:
     shown = _shown(text)
     if number:
         first = _NUMBER.search(shown)
-        return first[0].replace(",", "").removeprefix("+") if first else ""
+        if first is None:
+            return ""
+        value = first[0].replace(",", "").removeprefix("+")
+        # Beside changes in per cent.
+        of_factor = shown.startswith(" times", first.end())
+        return f"{100 * (float(value) - 1):g}" if of_factor else value
     if shown.isdecimal():
         return shown
     return _DIGITS.sub(lambda match: match[0].zfill(_DIGITS_OF_KEYS), shown.casefold())

@@ -13,14 +13,12 @@ from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.comparisons import baseline_comparisons
 from kveval.report.result.model import ReportedStep, named_cells
-from kveval.report.result.not_assessed import next_step_for, runs_lacking
+from kveval.report.result.not_assessed import WORTHWHILE, next_step_for, runs_lacking
 from kveval.tables.disturbed_blocks import blocks_to_add, disturbed_runs
 from kveval.verdict import verdict_words as words
 from kveval.verdict.findings import ground_codes
 
 _MOST = 4
-# More runs than this are not proposed.
-_WORTHWHILE = 20
 # Until these are done, the commands of others would not help.
 _FIRST = frozenset({"disturbed"})
 
@@ -125,7 +123,7 @@ def _undecided(plan: ReportPlan, rows: list[dict[Any, Any]]) -> Iterator[Reporte
     few = {
         cell: int(runs)
         for cell, runs in needed.items()
-        if pd.notna(runs) and runs <= _WORTHWHILE
+        if pd.notna(runs) and runs <= WORTHWHILE
     }
     if few:
         # Runs that were left out are there already, and decide nothing.

@@ -29,6 +29,8 @@ from kveval.verdict.findings import (
     read_findings,
 )
 
+WORTHWHILE = 20
+"""More runs than this are not proposed."""
 _ANSWERS = "a server that answers every request: see its log"
 _MORE_RUNS = f"`runs: {MIN_RUNS}` or more; what is measured already is kept"
 _PASSING = "levels that pass the checks: the appendix Checks says what was found"
@@ -240,7 +242,7 @@ def next_step_for(plan: ReportPlan, row: Mapping[Any, Any]) -> str:
     for name, step in _STEP_FOR_INPUT.items():
         if name in findings and findings[name].severity in ("refuses", "indicates"):
             return step
-    verdict, needed = str(row["verdict"]), row.get("runs_to_decide")
+    verdict = str(row["verdict"])
     more, causes = runs_lacking(plan, row), _causes(row)
     more_runs = "" if more is None else more.in_words(plan)
     if verdict in _STEP_FOR_VERDICT:
@@ -253,11 +255,18 @@ def next_step_for(plan: ReportPlan, row: Mapping[Any, Any]) -> str:
     if undecided and "errors" in findings:
         return _ANSWERS
     if undecided and "many_failed" not in causes:
-        beyond = needed is not None and needed > row["runs"]
-        return "longer levels, or more runs" + (
-            f" ({needed:.0f} at this effect and spread)" if beyond else ""
-        )
+        return _longer_levels(row)
     return more_runs or _cause_removed(causes)
+
+
+def _longer_levels(row: Mapping[Any, Any]) -> str:
+    """The step that would decide a comparison, with the number of runs where so many are affordable."""
+    needed = row.get("runs_to_decide")
+    if needed is None or not needed > row["runs"]:
+        return "longer levels, or more runs"
+    if needed > WORTHWHILE:
+        return "longer levels, or a quieter machine: more runs would not be enough"
+    return f"longer levels, or more runs ({needed:.0f} at this effect and spread)"
 
 
 def _causes(row: Mapping[Any, Any]) -> set[str]:
