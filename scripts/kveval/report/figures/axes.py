@@ -446,8 +446,8 @@ def draw_heatmap(
         )
     figure, spec = axes.get_figure(root=True), axes.get_subplotspec()
     across = spec.get_gridspec().ncols if spec else 1
-    inches = (figure.get_figwidth() if figure else WIDTH) / across - 0.6
-    letters = max(6, int(_LETTERS * inches / len(columns)))
+    inches = ((figure.get_figwidth() if figure else WIDTH) - 1.6) / across - 0.4
+    letters = max(6, int(_LETTERS * inches / len(columns)) - 1)
     axes.set_xticks(
         np.arange(len(columns)) + 0.5,
         [textwrap.fill(name, letters) for name in columns],

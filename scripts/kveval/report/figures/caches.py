@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -404,24 +404,17 @@ def _capacities(
             if tiers.cpu > 0
         }
     )
+    devices = [tiers.device for tiers in cells.values() if tiers.device > 0]
+    shown = {min(devices, default=0), max(devices, default=0)} - {0}
+    lines = {*shown, *(tokens for tokens, _ in held)}
     for rank, (tokens, size) in enumerate(held):
         axes.axhline(
             tokens, color=_TIER, linestyle=("--", ":", "-.")[rank % 3], linewidth=1.4
         )
-        _label(axes, 0.6, tokens, f"{size}: {tokens:,.0f}", _TIER)
-    devices = [tiers.device for tiers in cells.values() if tiers.device > 0]
-    for device in sorted({min(devices, default=0), max(devices, default=0)} - {0}):
+        _label(axes, 0.6, tokens, f"{size}: {tokens:,.0f}", _TIER, lines)
+    for device in sorted(shown):
         axes.axhline(device, color=_DEVICE, linewidth=2)
-        # Below the line where another one is close above it.
-        crowded = any(1 < tokens / device < 1.5 for tokens, _ in held)
-        _label(
-            axes,
-            0.99,
-            device,
-            f"device: {device:,.0f}",
-            _DEVICE,
-            va="top" if crowded else "bottom",
-        )
+        _label(axes, 0.99, device, f"device: {device:,.0f}", _DEVICE, lines)
 
 
 def _label(
@@ -430,20 +423,23 @@ def _label(
     tokens: float,
     text: str,
     colour: str,
+    lines: Collection[float] = (),
     *,
     ha: str = "right",
-    va: str = "bottom",
 ) -> None:
-    """Write `text` beside a horizontal line; `at` is a share of the axis's width."""
-    aside = (0, 3 if va == "bottom" else -3)
+    """Write `text` above a horizontal line, or below it where another one of `lines` is close above.
+
+    `at` is a share of the axis's width.
+    """
+    crowded = any(1 < other / tokens < 1.5 for other in lines)
     axes.annotate(
         text,
         (at, tokens),
         xycoords=("axes fraction", "data"),
-        xytext=aside,
+        xytext=(0, -3 if crowded else 3),
         textcoords="offset points",
         ha=ha,
-        va=va,
+        va="top" if crowded else "bottom",
         fontsize=7.5,
         color=colour,
         bbox=BOX,
