@@ -22,7 +22,7 @@ from matplotlib.ticker import (
     FixedLocator,
     LogLocator,
     MaxNLocator,
-    NullFormatter,
+    NullLocator,
     StrMethodFormatter,
 )
 from matplotlib.transforms import Bbox
@@ -350,7 +350,8 @@ def make_logarithmic(axis: Axis) -> None:
     (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
     axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
     axis.set_major_formatter(PLAIN)
-    axis.set_minor_formatter(NullFormatter())
+    # At 1, 2 and 5 there are enough.
+    axis.set_minor_locator(NullLocator())
 
 
 def tier_size_axis(axes: Axes, kv_bytes_per_token: float | None) -> None:
@@ -511,7 +512,11 @@ def draw_lines(
     Values are divided by `unit`.
     """
     shown, grid = data.cells_of(model), data.all_levels
-    step = (grid[-1] / grid[0]) ** 0.002 if len(grid) > 1 else 1.01
+    # Of all cells together not so far that a level could be taken for another one.
+    step = min(
+        (grid[-1] / grid[0]) ** 0.002 if len(grid) > 1 else 1.01,
+        1.06 ** (1 / max(len(shown) - 1, 1)),
+    )
     drawn = False
     for place, cell in enumerate(shown):
         rows = data.levels_of(cell)
