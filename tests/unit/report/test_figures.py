@@ -141,9 +141,9 @@ def assert_texts_have_room(figure: Figure) -> None:
         assert place.x0 >= 0
         assert place.x1 <= figure.bbox.x1
         assert place.y0 >= 0
-    for one, other in itertools.combinations(places, 2):
-        across = min(one.x1, other.x1) - max(one.x0, other.x0)
-        down = min(one.y1, other.y1) - max(one.y0, other.y0)
+    for place, beside in itertools.combinations(places, 2):
+        across = min(place.x1, beside.x1) - max(place.x0, beside.x0)
+        down = min(place.y1, beside.y1) - max(place.y0, beside.y0)
         assert min(across, down) < 1
 
 
