@@ -706,6 +706,15 @@ def test_a_figure_for_narrow_screens_has_its_panels_below_each_other(
     assert lacking <= {*title_of(name).split(), *data.footer.split()}
 
 
+def test_a_long_name_leaves_room_for_its_panel() -> None:
+    names = {"no-offload": 0.0, "a-scenario-of-ours-that-has-a-rather-long-name": 0.1}
+    data = alone(levels_table(effects=names, levels=(1, 8, 32)))
+    for name in ("peak_throughput_all_scenarios", "latency_comparison_all"):
+        figure = draw(name, dataclasses.replace(data, narrow=True))
+        assert_texts_have_room(figure)
+        assert figure.axes[0].get_position().width * NARROW_WIDTH > 0.3
+
+
 @pytest.mark.parametrize(
     ("units", "end_at_the_whole"),
     [

@@ -154,6 +154,9 @@ def lay_out(figure: Figure) -> None:
     left, right, above, below = map(np.zeros, (columns, columns, rows, rows))
     width, height = figure.get_size_inches()
     for (_, column), axes in placed.items():
+        if width == NARROW_WIDTH:
+            title = textwrap.fill(axes.get_title(loc="left"), 42)
+            axes.set_title(title, loc="left")
         left[column] = max(left[column], _room_left(axes))
         right[column] = max(right[column], _room_right(axes))
     across = (width - left.sum() - right.sum()) / columns
@@ -291,11 +294,16 @@ def model_rows(
     )
 
 
+def cell_name(cell: Cell) -> str:
+    """Return the label of a cell, in lines that leave room for a panel however long it is."""
+    return textwrap.fill(cell.label, 28)
+
+
 def cell_axis(axes: Axes, cells: Sequence[Cell], *, labels: bool = True) -> None:
     """Make y an axis of cells, the first on top."""
     axes.set_yticks(
         range(len(cells)),
-        [cell.label for cell in cells] if labels else [""] * len(cells),
+        [cell_name(cell) for cell in cells] if labels else [""] * len(cells),
     )
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")

@@ -20,6 +20,7 @@ from kveval.report.figures.axes import (
     PALE,
     NothingToDraw,
     cell_axis,
+    cell_name,
     draw_heatmap,
     mark_ends_beyond,
     model_rows,
@@ -218,7 +219,7 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
             axes,
             np.where(decided, value, np.nan),
             text,
-            (data.models, [cell.label if labelled else "" for cell in cells]),
+            (data.models, [cell_name(cell) if labelled else "" for cell in cells]),
             widest=max(float(np.nanmax(np.abs(value))), 200 * data.margin),
             # Blue is better: colour-blind readers could not distinguish red from green.
             cmap="RdBu" if METRICS[metric] else "RdBu_r",

@@ -14,6 +14,7 @@ from kveval.campaign.cell import Cell
 from kveval.report.data.figures import FigureData
 from kveval.report.figures.axes import (
     NothingToDraw,
+    cell_name,
     panels,
     separate_thousands,
     write_not_recorded,
@@ -82,7 +83,7 @@ def level_timeline(data: FigureData, model: str) -> Figure:
             axes.set_xlim(0, (window.end - window.start) / 1e9)
             axes.tick_params(labelbottom=cell == rows[-1][0])
         of_cell[0].set_ylabel(
-            f"{cell.label}\n{window.name}",
+            f"{cell_name(cell)}\n{window.name}",
             rotation=0,
             ha="right",
             va="center",
