@@ -148,7 +148,8 @@ def lay_out(figure: Figure) -> None:
     figure.set_layout_engine(None)
     placed: dict[tuple[int, int], Axes] = {}
     for axes in figure.axes:
-        if spec := axes.get_subplotspec():
+        spec = axes.get_subplotspec()
+        if spec and axes.axison:
             placed[spec.rowspan.start, spec.colspan.start] = axes
     rows, columns = (1 + max(places) for places in zip(*placed, strict=True))
     left, right, above, below = map(np.zeros, (columns, columns, rows, rows))
@@ -186,8 +187,6 @@ def _letters(inches: float) -> int:
 
 
 def _room_left(axes: Axes) -> float:
-    if not axes.axison:
-        return 0.0
     label = axes.yaxis.label
     turned = bool(label.get_rotation())
     aside = _height(label.get_text()) if turned else _width(label.get_text())
@@ -195,8 +194,6 @@ def _room_left(axes: Axes) -> float:
 
 
 def _room_right(axes: Axes) -> float:
-    if not axes.axison:
-        return 0.0
     texts = [
         0.1 + _width(text.get_text())
         for text in axes.texts
@@ -208,8 +205,6 @@ def _room_right(axes: Axes) -> float:
 
 
 def _rooms_above_and_below(axes: Axes) -> tuple[float, float]:
-    if not axes.axison:
-        return 0.0, 0.0
     title = axes.get_title(loc="left")
     above, below = (0.13 + _height(title) if title else 0.1), 0.04
     for axis in (axes.xaxis, *(child.xaxis for child in axes.child_axes)):
