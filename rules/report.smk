@@ -52,9 +52,7 @@ for family in FAMILIES:
         params:
             plan=SETTINGS,
             metrics=METRICS,
-            captions=captions_of(
-                MODELS, family, source("scripts/kveval/report/captions")
-            ),
+            captions=captions_of(MODELS, family),
             library=code_behind(
                 "plot_family", f"kveval.report.figures.{family}", beside=[METRICS]
             ),
@@ -118,7 +116,12 @@ rule write_report:
         pilots=pilots_so_far,
         metrics=METRICS,
         measures=not RUNS.elsewhere.runs,
-        library=code_behind("write_report", beside=[METRICS]),
+        # Titles and captions are read from the modules that draw.
+        library=code_behind(
+            "write_report",
+            *[f"kveval.report.figures.{family}" for family in FAMILIES],
+            beside=[METRICS],
+        ),
     message:
         "Writing {output.report}"
     script:

@@ -63,7 +63,6 @@ def edit(folder: Path, path: str) -> None:
     ("path", "planned"),
     [
         ("report/figures/effects.py", {"plot_effects", "write_report"}),
-        ("report/captions/effect_plot.rst", {"write_report"}),
         ("report/parts/words.py", {"write_report"}),
         ("report/tables/guidance.py", {"write_report"}),
         ("tables/system/timelines.py", {"plot_recordings", "write_report"}),

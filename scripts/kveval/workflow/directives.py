@@ -45,7 +45,7 @@ class WhenPrinted(str):
 def captioned(models: Iterable[str], family: str) -> dict[str, Any]:
     """Return category, labels, caption and names of files, as Snakemake's `report` takes them for a folder.
 
-    The caption includes the file that `captions_of` names.
+    The caption is what `captions_of` has.
     """
     figures = {figure.name: figure for figure in figures_of(models, family)}
     return {
@@ -56,9 +56,6 @@ def captioned(models: Iterable[str], family: str) -> dict[str, Any]:
     }
 
 
-def captions_of(models: Iterable[str], family: str, folder: str) -> dict[str, str]:
-    """Return figure -> file of its caption in `folder`, for the figures of a family."""
-    return {
-        figure.name: f"{folder}/{figure.entry.key}.rst"
-        for figure in figures_of(models, family)
-    }
+def captions_of(models: Iterable[str], family: str) -> dict[str, str]:
+    """Return figure -> its caption, for the figures of a family."""
+    return {figure.name: figure.caption for figure in figures_of(models, family)}

@@ -3,12 +3,14 @@ import dataclasses
 import functools
 import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import matplotlib.image
 import matplotlib.text
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,11 +23,11 @@ from tests.support.synthetic_value import with_goodput
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured
 from kveval.report.data.figures import FigureData
-from kveval.report.data.run_facts import tiers_of
+from kveval.report.data.run_facts import Tiers, tiers_of
 from kveval.report.data.style import arm_style
 from kveval.report.facts import answer
 from kveval.report.figures import arms, names
-from kveval.report.figures.axes import NARROW_WIDTH, WIDTH, NothingToDraw, panels
+from kveval.report.figures.axes import NARROW_WIDTH, WIDTH, NothingToDraw
 from kveval.report.figures.draw import (
     STYLE,
     FigureError,
@@ -132,6 +134,19 @@ def texts(figure: Figure) -> set[str]:
     return {text.get_text() for text in figure.findobj(matplotlib.text.Text)}
 
 
+def assert_texts_have_room(figure: Figure) -> None:
+    """No text of a panel is cut off, or lies over another panel's."""
+    places = [axes.get_tightbbox() for axes in figure.axes if axes.axison]
+    for place in places:
+        assert place.x0 >= 0
+        assert place.x1 <= figure.bbox.x1
+        assert place.y0 >= 0
+    for place, beside in itertools.combinations(places, 2):
+        across = min(place.x1, beside.x1) - max(place.x0, beside.x0)
+        down = min(place.y1, beside.y1) - max(place.y0, beside.y0)
+        assert min(across, down) < 1
+
+
 def words_of(figure: Figure) -> set[str]:
     return {word for text in texts(figure) for word in text.split()}
 
@@ -167,9 +182,7 @@ def test_sizes_of_tiers_have_an_axis_of_gib_and_one_of_blocks(
     assert np.allclose(below.get_xlim(), ends)
 
 
-def test_every_figure_has_a_function_and_a_caption_and_every_function_an_entry() -> (
-    None
-):
+def test_what_is_said_above_a_function_is_read_from_its_text() -> None:
     for family in FAMILIES:
         module = importlib.import_module(f"kveval.report.figures.{family}")
         drawing = {
@@ -180,28 +193,42 @@ def test_every_figure_has_a_function_and_a_caption_and_every_function_an_entry()
             and not name.startswith("_")
         }
         assert drawing == {entry.key for entry in FIGURES if entry.family == family}
+    assert {*FAMILIES} == {
+        file.stem
+        for file in Path(names.__file__).parent.glob("*.py")
+        if "@figure(" in file.read_text(encoding="utf-8")
+    }
     captions = {figure.caption for figure in figures_of(MODELS)}
-    assert len(captions) == len(FIGURES) == len(list(names.CAPTIONS.glob("*.rst")))
+    assert len(captions) == len(FIGURES)
     assert all(re.fullmatch(r"[A-Z].{30,}\.", caption) for caption in captions)
 
 
-def test_a_function_an_entry_and_a_caption_make_a_figure_of_the_report(
+def test_a_field_that_a_figure_does_not_have_is_an_error() -> None:
+    with pytest.raises(TypeError, match="width"):
+        names.figure(title="?", section="system", caption="", width=3)(draw)
+
+
+LEVELS_BY_RUN = """
+from kveval.report.figures.axes import panels
+from kveval.report.figures.names import figure
+
+@figure(title="Levels by run", section="system", caption="Every level " "of every run.")
+def levels_by_run(data):
+    figure, grid = panels(data, (1, 1), 3)
+    grid[0, 0].plot(data.levels["run"], data.levels["level"])
+    return figure
+"""
+
+
+def test_a_decorated_function_is_a_figure_of_the_report(
     data: FigureData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def levels_by_run(data: FigureData) -> Figure:
-        figure, grid = panels(data, (1, 1), 3)
-        grid[0, 0].plot(data.levels["run"], data.levels["level"])
-        return figure
-
-    caption = "Every level of every run."
-    (tmp_path / "levels_by_run.rst").write_text(f"{caption}\n")
-    monkeypatch.setattr(names, "CAPTIONS", tmp_path)
-    monkeypatch.setattr(
-        names,
-        "FIGURES",
-        (names.FigureEntry("levels_by_run", "arms", "system", "Levels by run"),),
-    )
-    monkeypatch.setattr(arms, "levels_by_run", levels_by_run, raising=False)
+    (tmp_path / "arms.py").write_text(LEVELS_BY_RUN)
+    declared = (*names.declared_figures(tmp_path / "arms.py"),)
+    monkeypatch.setattr(names, "FIGURES", declared)
+    drawing: dict[str, Callable[[FigureData], Figure]] = {}
+    exec(LEVELS_BY_RUN, drawing)
+    monkeypatch.setattr(arms, "levels_by_run", drawing["levels_by_run"], raising=False)
     write_family("arms", data, tmp_path)
     assert drawn_figures([tmp_path]) == ([tmp_path / "levels_by_run.png"], {})
     assert (tmp_path / "levels_by_run.png").stat().st_size > 2000
@@ -214,6 +241,7 @@ def test_a_function_an_entry_and_a_caption_make_a_figure_of_the_report(
     )
     shown = (tmp_path / "appendix" / "system.md").read_text(encoding="utf-8")
     # The figure has its title in it.
+    caption = "Every level of every run."
     assert f"![Levels by run](../levels_by_run.png)\n\n{caption}" in shown
 
 
@@ -240,6 +268,7 @@ def test_every_figure_draws_with_its_units_and_its_footer(
     assert min(image.shape[:2]) > 1.25 * DPI
     assert image.shape[1] == WIDTH * DPI
     assert image[..., :3].std() > 0.02
+    assert_texts_have_room(figure)
     said = texts(figure)
     assert title_of(name) in said
     assert data.footer in " ".join(said)
@@ -530,9 +559,48 @@ def test_an_interval_ends_before_its_label_or_goes_on_with_an_arrow(
         [(">", edge)] if beyond else []
     )
     (label,) = axes.texts
-    starts_at = axes.transData.inverted().transform(label.get_window_extent())[0, 0]
-    assert starts_at > min(interval.get_xdata()[1], edge)
+    # At the end of the interval its place would be read as that of the bar's end.
+    assert axes.bbox.x1 < label.get_window_extent().x0
     assert label.get_window_extent().x1 < figure.bbox.x1
+
+
+def test_runs_with_the_same_value_are_seen_beside_each_other() -> None:
+    levels = levels_table(effects={"no-offload": 0.0}, levels=(32,))
+    levels = levels[levels["run"] <= 3].assign(throughput_tok_s=100.0)
+    figure = draw("throughput_by_arm", alone(levels))
+    (axes,) = figure.axes
+    (dots,) = axes.collections
+    places = axes.transData.transform(dots.get_offsets())[:, 1]
+    # Points of 1/72 inch; a dot is some 4 wide.
+    assert (np.abs(np.diff(places)) * 72 / figure.dpi > 3).all()
+
+
+def alone(levels: pd.DataFrame) -> FigureData:
+    """What is drawn of these levels, compared with no-offload, where nothing else is known."""
+    tables = peaks_table(levels), comparison_table(levels)
+    return FigureData(levels, *tables, "", baselines=frozenset({"no-offload"}))
+
+
+def legend_of(figure: Figure) -> list[str]:
+    return [text.get_text() for key in figure.legends for text in key.get_texts()]
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_legend_names_only_what_is_drawn(runs: int) -> None:
+    effects = {"no-offload": 0.0, "native-offload": 0.5}
+    levels = levels_table(effects=effects, levels=(1, 8, 32), runs=runs)
+    data = alone(levels)
+    of_runs = ["mean over runs", "95 % interval"] if runs > 1 else []
+    for name in ("throughput_by_arm", "peak_throughput_all_scenarios"):
+        assert legend_of(draw(name, data)) == [*of_runs, "single run"]
+    latencies = legend_of(draw("latency_comparison_all", data))
+    assert latencies == ["median", "P90", *of_runs[1:]]
+    verdicts = legend_of(draw("effect_plot", data))
+    expected = ["better", "interval over runs"]
+    assert verdicts == (expected if runs > 1 else ["no verdict"])
+    tiers = {Cell("Qwen3-0.6B", "no-offload", 0): Tiers(640, 0, {1: 100})}
+    without_tier = draw("working_set", dataclasses.replace(data, tiers=tiers))
+    assert legend_of(without_tier) == ["distinct prefixes", "device cache"]
 
 
 def test_a_bar_is_the_mean_of_the_runs_that_the_verdict_rests_on() -> None:
@@ -546,7 +614,14 @@ def test_a_bar_is_the_mean_of_the_runs_that_the_verdict_rests_on() -> None:
     data = FigureData(
         levels, peaks_table(levels), compared, "", baselines=frozenset({"no-offload"})
     )
-    (axes,) = draw("throughput_by_arm", data).axes
+    figure = draw("throughput_by_arm", data)
+    assert legend_of(figure)[-1] == "run that comparisons leave out"
+    (axes,) = figure.axes
+    hollow = [
+        sum((dots.get_facecolor()[:, :3] == 1).all(axis=1)) for dots in axes.collections
+    ]
+    # Runs are left out in pairs.
+    assert hollow == [broken.sum(), broken.sum()]
     baseline, arm = (bar.get_width() for bar in axes.patches)
     assert arm / baseline - 1 == pytest.approx(compared.iloc[0]["effect_percent"] / 100)
     assert sum(len(dots.get_offsets()) for dots in axes.collections) == len(levels)
@@ -625,12 +700,19 @@ def test_a_figure_for_narrow_screens_has_its_panels_below_each_other(
     figure.draw_without_rendering()
     panels_of = [axes for axes in figure.axes if axes.get_subplotspec()]
     assert {axes.get_subplotspec().colspan.start for axes in panels_of} == {0}
-    whole = figure.get_tightbbox()
-    assert whole.x0 >= 0
-    assert whole.x1 <= NARROW_WIDTH
+    assert_texts_have_room(figure)
     assert not {title_of(name), data.footer} & texts(figure)
     lacking = words_of(draw(name, data)) - words_of(figure)
     assert lacking <= {*title_of(name).split(), *data.footer.split()}
+
+
+def test_a_long_name_leaves_room_for_its_panel() -> None:
+    names = {"no-offload": 0.0, "a-scenario-of-ours-that-has-a-rather-long-name": 0.1}
+    data = alone(levels_table(effects=names, levels=(1, 8, 32)))
+    for name in ("peak_throughput_all_scenarios", "latency_comparison_all"):
+        figure = draw(name, dataclasses.replace(data, narrow=True))
+        assert_texts_have_room(figure)
+        assert figure.axes[0].get_position().width * NARROW_WIDTH > 0.3
 
 
 @pytest.mark.parametrize(
@@ -660,6 +742,48 @@ def test_a_panel_of_a_timeline_ends_at_the_whole_where_its_metrics_are_in_percen
     )
     first_row = figure.axes[: len(end_at_the_whole)]
     assert [axes.get_ylim() == (0, 105) for axes in first_row] == end_at_the_whole
+
+
+@pytest.mark.parametrize(
+    ("kept", "failed", "name"),
+    [
+        ("1;2;3", [], "run 1"),
+        ("1;2;3", [1], "run 2"),
+        ("2;3", [], "run 2"),
+        ("4", [], "run 1, left out"),
+        ("1;2;3", [1, 2, 3], "run 1, failed checks"),
+        ("", [1, 2], "run 3"),
+    ],
+)
+def test_a_timeline_is_of_a_run_that_comparisons_keep_and_names_it(
+    kept: str, failed: list[int], name: str, small: FigureData
+) -> None:
+    checks = np.where(small.levels["run"].isin(failed), "errors", "")
+    table = small.comparison.assign(runs_kept=kept, baseline_runs_kept=kept)
+    data = dataclasses.replace(
+        small, comparison=table, levels=small.levels.assign(checks_failed=checks)
+    )
+    said = texts(draw("level_timeline_Qwen3-14B", data))
+    assert f"native-offload 10K\n{name}" in said
+
+
+def test_a_timeline_names_only_lines_that_were_recorded(small: FigureData) -> None:
+    metrics = {**small.metrics}
+    del metrics["requests_waiting"]
+    data = dataclasses.replace(small, metrics=metrics)
+    said = texts(draw("level_timeline_Qwen3-14B", data))
+    assert "requests:\nrunning (line)" in said
+
+
+def test_sizes_of_tiers_are_in_blocks_where_the_bytes_of_a_token_are_not_known(
+    small: FigureData,
+) -> None:
+    runs = [
+        msgspec.structs.replace(run, specification={"model": {}}) for run in small.runs
+    ]
+    figure = draw("reuse_by_tier_size", dataclasses.replace(small, runs=runs))
+    assert figure.axes[0].get_xlabel() == "size of the tier, blocks"
+    assert not figure.axes[0].child_axes
 
 
 def test_an_unknown_figure_names_the_known_ones(data: FigureData) -> None:

@@ -1,1 +1,1 @@
-"""Figures, one module per family. A figure is a function, a caption in `captions`, and an entry in `names`."""
+"""Figures, one module per family. A figure is a function with `names.figure` above it: title, section, caption."""

@@ -17,7 +17,15 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
+from matplotlib.text import Annotation
+from matplotlib.ticker import (
+    FixedLocator,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    StrMethodFormatter,
+)
+from matplotlib.transforms import Bbox
 
 from kveval.campaign.cell import Cell
 from kveval.campaign.size import GIB
@@ -36,13 +44,15 @@ _TITLE = 0.32
 # The line of the tiers' sizes, at 8 points: its height, and the letters that fit an inch.
 _SIZES_ROW = 0.16
 _LETTERS = 15
-# At 9 points, below a panel of a narrow figure.
-_LETTERS_OF_NARROW_AXIS = 30
 _LEGEND_ROW = 0.19
 _LETTER = 0.075
 Array = npt.NDArray[np.float64]
 # Behind a text that may cover a line.
 BOX = {"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.8}
+# A mark in a legend that stands for marks of all colours.
+DOT: dict[str, Any] = {"color": "#444444", "marker": "o", "linestyle": ""}
+# Where a text stands to the right of a panel, at a value of y.
+BESIDE = ("axes fraction", "data")
 # Levels x (low, high) of a column over the runs, from the rows of one cell.
 Bounds = Callable[[pd.DataFrame, str], pd.DataFrame]
 
@@ -126,10 +136,104 @@ def write_title(figure: Figure, title: str) -> None:
     figure.text(0.005, place, title, fontsize=11.5, fontweight="bold", va="top")
 
 
-def wrap_axis_titles(figure: Figure) -> None:
-    """Write the titles of x in lines that a panel of a narrow figure has room for."""
+def lay_out(figure: Figure) -> None:
+    """Place the panels of `panels`, all of the same size with room for the texts around them; long titles of x wrap.
+
+    The room is told from the number of letters and lines: measuring texts, as layout engines do, takes a third of the
+    drawing time. Positions are rounded, because ids in an SVG are hashes of them.
+    """
+    engine = figure.get_layout_engine()
+    _, bottom, _, share = engine.get()["rect"] if engine else (0, 0, 1, 1)
+    # Not "none", which is an engine, too: a figure with an engine is drawn twice for each file.
+    figure.set_layout_engine(None)
+    placed: dict[tuple[int, int], Axes] = {}
     for axes in figure.axes:
-        axes.set_xlabel(textwrap.fill(axes.get_xlabel(), _LETTERS_OF_NARROW_AXIS))
+        spec = axes.get_subplotspec()
+        if spec and axes.axison:
+            placed[spec.rowspan.start, spec.colspan.start] = axes
+    rows, columns = (1 + max(places) for places in zip(*placed, strict=True))
+    left, right, above, below = map(np.zeros, (columns, columns, rows, rows))
+    width, height = figure.get_size_inches()
+    for (_, column), axes in placed.items():
+        if width == NARROW_WIDTH:
+            title = textwrap.fill(axes.get_title(loc="left"), 42)
+            axes.set_title(title, loc="left")
+        left[column] = max(left[column], _room_left(axes))
+        right[column] = max(right[column], _room_right(axes))
+    across = (width - left.sum() - right.sum()) / columns
+    for (row, _), axes in placed.items():
+        lines = axes.get_xlabel().splitlines()
+        axes.set_xlabel(
+            "\n".join(textwrap.fill(line, _letters(across)) for line in lines)
+        )
+        room = _rooms_above_and_below(axes)
+        above[row], below[row] = max(above[row], room[0]), max(below[row], room[1])
+    down = (height * share - above.sum() - below.sum()) / rows
+    top = height * (bottom + share)
+    for (row, column), axes in placed.items():
+        x = left[: column + 1].sum() + right[:column].sum() + column * across
+        y = top - above[: row + 1].sum() - below[:row].sum() - (row + 1) * down
+        bounds = np.round([x / width, y / height, across / width, down / height], 6)
+        axes.set_position(Bbox.from_bounds(*bounds))
+        if width == NARROW_WIDTH:
+            # The names of arms leave too little room above the panel.
+            title = axes.get_title(loc="left")
+            axes.set_title(title, loc="left", x=(0.05 - x) / across)
+
+
+def _letters(inches: float) -> int:
+    """The letters of a title of x that fit below a panel of this width; they may stand a little beyond it."""
+    return max(8, int(inches / 0.068) + 3)
+
+
+def _room_left(axes: Axes) -> float:
+    label = axes.yaxis.label
+    turned = bool(label.get_rotation())
+    aside = _height(label.get_text()) if turned else _width(label.get_text())
+    return 0.16 + max(map(_width, _tick_labels(axes.yaxis)), default=0.0) + aside
+
+
+def _room_right(axes: Axes) -> float:
+    texts = [
+        0.1 + _width(text.get_text())
+        for text in axes.texts
+        if isinstance(text, Annotation) and (text.xycoords, text.xy[0]) == (BESIDE, 1)
+    ]
+    # The last label of x may stand below the panel's edge.
+    label = max(map(_width, _tick_labels(axes.xaxis)), default=0.0)
+    return max([min(0.3, 0.06 + label / 2), *texts])
+
+
+def _rooms_above_and_below(axes: Axes) -> tuple[float, float]:
+    title = axes.get_title(loc="left")
+    above, below = (0.13 + _height(title) if title else 0.1), 0.04
+    for axis in (axes.xaxis, *(child.xaxis for child in axes.child_axes)):
+        shown, name = axis.get_tick_params(), axis.label.get_text()
+        room = 0.05 + _height(name) if name else 0.0
+        if shown.get("labelbottom", True) or shown.get("labeltop"):
+            room += 0.06 + max(map(_height, _tick_labels(axis)), default=0.0)
+        if axis.get_label_position() == "top":
+            above += room
+        else:
+            below += room
+    return above, below
+
+
+def _tick_labels(axis: Axis) -> Sequence[str]:
+    """The labels of an axis's ticks as far as they are set, else one that is as long as its longest may be."""
+    formatter, locator = axis.get_major_formatter(), axis.get_major_locator()
+    if isinstance(locator, FixedLocator):
+        return [formatter(place) for place in locator()]
+    return [max(f"{max(axis.get_view_interval()):,.0f}", "0.25", key=len)]
+
+
+def _width(text: str) -> float:
+    """The inches that a text of 8 points takes."""
+    return 0.064 * max(map(len, text.splitlines()), default=0)
+
+
+def _height(text: str) -> float:
+    return 0.165 * len(text.splitlines())
 
 
 @dataclass(frozen=True)
@@ -185,11 +289,16 @@ def model_rows(
     )
 
 
+def cell_name(cell: Cell) -> str:
+    """Return the label of a cell, in lines that leave room for a panel however long it is."""
+    return textwrap.fill(cell.label, 28)
+
+
 def cell_axis(axes: Axes, cells: Sequence[Cell], *, labels: bool = True) -> None:
     """Make y an axis of cells, the first on top."""
     axes.set_yticks(
         range(len(cells)),
-        [cell.label for cell in cells] if labels else [""] * len(cells),
+        [cell_name(cell) for cell in cells] if labels else [""] * len(cells),
     )
     axes.set_ylim(len(cells) - 0.4, -0.6)
     axes.grid(visible=False, axis="y")
@@ -204,6 +313,9 @@ def level_axis(axes: Axes, levels: Sequence[int], title: str) -> None:
         axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, _spaced(places, ticks, axes))
     axes.minorticks_off()
+    if len(ticks) == 1:
+        # As cells are shifted a little, the axis would be as wide as that.
+        axes.set_xlim(0.5 * ticks[0], 1.5 * ticks[0])
     axes.set_xlabel(title)
 
 
@@ -214,12 +326,9 @@ def _narrowest(places: Array) -> float:
 
 def _spaced(places: Array, ticks: Sequence[int], axes: Axes) -> list[str]:
     """Label the ticks, except those whose label would overlap the next one; the last tick is always labelled."""
-    figure = axes.get_figure(root=True)
-    inches = (
-        0.9 * float(axes.get_position().width * figure.get_figwidth())
-        if figure
-        else 3.0
-    )
+    figure, spec = axes.get_figure(root=True), axes.get_subplotspec()
+    columns = spec.get_gridspec().ncols if spec else 1
+    inches = float(figure.get_figwidth() if figure else WIDTH) / columns - 0.75
     span = places[-1] - places[0] if len(places) > 1 else 1.0
     labels, free = [""] * len(ticks), math.inf
     for at in range(len(ticks) - 1, -1, -1):
@@ -244,11 +353,19 @@ def make_logarithmic(axis: Axis) -> None:
     (axes.set_xscale if axis is axes.xaxis else axes.set_yscale)("log")
     axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=6))
     axis.set_major_formatter(PLAIN)
-    axis.set_minor_formatter(NullFormatter())
+    # At 1, 2 and 5 there are enough.
+    axis.set_minor_locator(NullLocator())
 
 
-def tier_size_axis(axes: Axes, kv_bytes_per_token: float) -> None:
-    """Make x, which has sizes of tiers in blocks of 16 tokens, a logarithmic axis with GiB below and blocks above."""
+def tier_size_axis(axes: Axes, kv_bytes_per_token: float | None) -> None:
+    """Make x, which has sizes of tiers in blocks of 16 tokens, a logarithmic axis with GiB below and blocks above.
+
+    With blocks alone where it is not known how many bytes a token takes.
+    """
+    if not kv_bytes_per_token:
+        make_logarithmic(axes.xaxis)
+        axes.set_xlabel("size of the tier, blocks")
+        return
     gib = BLOCK_TOKENS * kv_bytes_per_token / GIB
     functions = (
         (lambda blocks: np.multiply(blocks, gib)),
@@ -300,25 +417,69 @@ def draw_heatmap(
     values: Array,
     labels: npt.NDArray[Any],
     names: tuple[Sequence[str], Sequence[str]],
-    **style: Any,
+    *,
+    widest: float,
+    cmap: str,
 ) -> None:
-    """Draw values as coloured cells with `labels` in them; `names`: of the columns and of the rows."""
-    # It brings scipy.stats, which takes two seconds of processor time that figures without coloured cells do not need.
-    import seaborn as sns  # noqa: PLC0415
+    """Draw values from -widest to widest as coloured cells, grey where NaN, with `labels` in them.
 
+    `names`: of the columns and of the rows.
+    """
     columns, rows = names
-    options = {
-        "xticklabels": columns,
-        "yticklabels": rows,
-        "annot": labels,
-        "fmt": "",
-        "annot_kws": {"fontsize": 8},
-    }
-    sns.heatmap(values, ax=axes, linewidths=0.5, **options, **style)
+    shown = np.ma.masked_invalid(values)
+    mesh = axes.pcolormesh(
+        shown,
+        cmap=cmap,
+        vmin=-widest,
+        vmax=widest,
+        edgecolor="white",
+        linewidth=0.5,
+    )
+    colours = mesh.to_rgba(shown)
+    for (place, at), text in np.ndenumerate(labels):
+        dark = colours[place, at, :3].mean() < 0.5
+        colour = "white" if dark else "#222222"
+        axes.text(
+            at + 0.5,
+            place + 0.5,
+            text,
+            ha="center",
+            va="center",
+            fontsize=8,
+            color=colour if np.isfinite(values[place, at]) else GREY,
+        )
+    figure, spec = axes.get_figure(root=True), axes.get_subplotspec()
+    across = spec.get_gridspec().ncols if spec else 1
+    inches = ((figure.get_figwidth() if figure else WIDTH) - 1.6) / across - 0.4
+    letters = max(6, int(_LETTERS * inches / len(columns)) - 1)
+    axes.set_xticks(
+        np.arange(len(columns)) + 0.5,
+        [textwrap.fill(name, letters) for name in columns],
+    )
+    axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
+    axes.set_ylim(len(rows), 0)
     axes.set_facecolor("#EDEDED")
     axes.grid(visible=False)
     axes.tick_params(length=0)
-    axes.tick_params(axis="y", rotation=0)
+    axes.spines[:].set_visible(False)
+
+
+def write_beside(axes: Axes, place: float, text: str) -> None:
+    """Write a text to the right of a panel, at a place on y."""
+    axes.annotate(
+        text,
+        (1, place),
+        xycoords=BESIDE,
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        fontsize=7.5,
+    )
+
+
+def interval_handle(colour: str = GREY) -> Line2D:
+    """Return the entry of a legend for the intervals of means."""
+    return Line2D([], [], color=colour, linewidth=1.6, label="95 % interval")
 
 
 def run_range(rows: pd.DataFrame, column: str) -> pd.DataFrame:
@@ -354,7 +515,11 @@ def draw_lines(
     Values are divided by `unit`.
     """
     shown, grid = data.cells_of(model), data.all_levels
-    step = (grid[-1] / grid[0]) ** 0.002 if len(grid) > 1 else 1.01
+    # Of all cells together not so far that a level could be taken for another one.
+    step = min(
+        (grid[-1] / grid[0]) ** 0.002 if len(grid) > 1 else 1.01,
+        1.06 ** (1 / max(len(shown) - 1, 1)),
+    )
     drawn = False
     for place, cell in enumerate(shown):
         rows = data.levels_of(cell)

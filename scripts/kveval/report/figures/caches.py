@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -35,6 +35,7 @@ from kveval.report.figures.axes import (
     tier_size_axis,
     write_not_recorded,
 )
+from kveval.report.figures.names import figure
 from kveval.tables.cells import rows_of
 
 _DEVICE, _TIER = "#0072B2", "#A34700"
@@ -72,6 +73,19 @@ _PARTS = {
 }
 
 
+@figure(
+    title="Where do the prompt tokens come from, and where are hits lost?",
+    section="offload",
+    narrow=True,
+    caption=(
+        "What became of the prompt tokens at the level where cells are compared, "
+        "means over a cell's runs. Where a part came before and was not held, the "
+        "caches are too small for it, as computed from the requests that were sent. "
+        "Where the software does not distinguish hits from the CPU tier's, they count "
+        "as its hits. A tier helps where it replaces computing, not where it replaces "
+        "hits on the device."
+    ),
+)
 def hit_rates_by_tier(data: FigureData) -> Figure:
     """Shares of the prompt tokens by where they came from, or else where they were lost, at the level where a model's
     cells are compared.
@@ -180,6 +194,20 @@ def _stack(axes: Axes, place: int, parts: Mapping[str, float]) -> None:
         left += share
 
 
+@figure(
+    title="Does a tier of each size serve what it should?",
+    section="reuse",
+    caption=(
+        "Share of the prompt tokens that device and tier serve together, at the level "
+        "where cells are compared, against the size of the tier. Lines are computed "
+        "from the requests that were sent, means over an arm's sizes and runs, "
+        "crosses for a size's own runs, which differ in how many requests they sent. "
+        "Where a line is a band, it is the range for software that evicts blocks "
+        "before the tier is full. Markers are what the servers counted, means over a "
+        "cell's runs; where there are several, their bars are the 95 % intervals of "
+        "the difference from the computed share of the same requests."
+    ),
+)
 def reuse_by_tier_size(data: FigureData) -> Figure:
     """Hit share of device and tier against the tier's size, predicted and measured."""
     levels = {model: data.common_level(model) for model in data.models}
@@ -286,9 +314,20 @@ def _sizes_axis(axes: Axes, data: FigureData, shares: Sequence[ServedShare]) -> 
     axes.set_xscale("log")
     axes.set_xlim(min(sizes) / 4, 2.5 * max(sizes))
     run = next(run for run in data.runs if run.cell.model == shares[0].cell.model)
-    tier_size_axis(axes, run.kv_bytes_per_token or np.nan)
+    tier_size_axis(axes, run.kv_bytes_per_token)
 
 
+@figure(
+    title="Do the prefixes fit into the caches?",
+    section="tiers",
+    useful="several",
+    caption=(
+        "Tokens of the distinct prefixes of the workload at each level, against the "
+        "tokens that the device's KV cache and, where there is one, the CPU tier "
+        "hold. Where the prefixes fit the device, a tier has nothing to add; a tier "
+        "smaller than the device's cache holds little that the device does not."
+    ),
+)
 def working_set(data: FigureData) -> Figure:
     """Tokens of the distinct prefixes at each level against what the device and the CPU tiers hold."""
     capacities = [
@@ -305,16 +344,13 @@ def working_set(data: FigureData) -> Figure:
             "the workload has no shared prefixes, or the runs do not say how many"
         )
     handles = [
-        Line2D(
-            [],
-            [],
-            color="#333333",
-            marker="o",
-            label="distinct prefixes of the workload",
-        ),
-        Line2D([], [], color=_DEVICE, linewidth=2, label="device cache"),
-        Line2D([], [], color=_TIER, linestyle="--", label="CPU tier (by its blocks)"),
+        Line2D([], [], color="#333333", marker="o", label="distinct prefixes"),
     ]
+    if any(tiers.device > 0 for tiers in data.tiers.values()):
+        handles.append(Line2D([], [], color=_DEVICE, linewidth=2, label="device cache"))
+    if any(tiers.cpu > 0 for tiers in data.tiers.values()):
+        label = "CPU tier (by its blocks)"
+        handles.append(Line2D([], [], color=_TIER, linestyle="--", label=label))
     figure, shown = model_panels(data, 2.6, handles=handles)
     sizes = tier_sizes(data.runs)
     for panel in shown:
@@ -368,24 +404,17 @@ def _capacities(
             if tiers.cpu > 0
         }
     )
+    devices = [tiers.device for tiers in cells.values() if tiers.device > 0]
+    shown = {min(devices, default=0), max(devices, default=0)} - {0}
+    lines = {*shown, *(tokens for tokens, _ in held)}
     for rank, (tokens, size) in enumerate(held):
         axes.axhline(
             tokens, color=_TIER, linestyle=("--", ":", "-.")[rank % 3], linewidth=1.4
         )
-        _label(axes, 0.6, tokens, f"{size}: {tokens:,.0f}", _TIER)
-    devices = [tiers.device for tiers in cells.values() if tiers.device > 0]
-    for device in sorted({min(devices, default=0), max(devices, default=0)} - {0}):
+        _label(axes, 0.6, tokens, f"{size}: {tokens:,.0f}", _TIER, lines)
+    for device in sorted(shown):
         axes.axhline(device, color=_DEVICE, linewidth=2)
-        # Below the line where another one is close above it.
-        crowded = any(1 < tokens / device < 1.5 for tokens, _ in held)
-        _label(
-            axes,
-            0.99,
-            device,
-            f"device: {device:,.0f}",
-            _DEVICE,
-            va="top" if crowded else "bottom",
-        )
+        _label(axes, 0.99, device, f"device: {device:,.0f}", _DEVICE, lines)
 
 
 def _label(
@@ -394,26 +423,39 @@ def _label(
     tokens: float,
     text: str,
     colour: str,
+    lines: Collection[float] = (),
     *,
     ha: str = "right",
-    va: str = "bottom",
 ) -> None:
-    """Write `text` beside a horizontal line; `at` is a share of the axis's width."""
-    aside = (0, 3 if va == "bottom" else -3)
+    """Write `text` above a horizontal line, or below it where another one of `lines` is close above.
+
+    `at` is a share of the axis's width.
+    """
+    crowded = any(1 < other / tokens < 1.5 for other in lines)
     axes.annotate(
         text,
         (at, tokens),
         xycoords=("axes fraction", "data"),
-        xytext=aside,
+        xytext=(0, -3 if crowded else 3),
         textcoords="offset points",
         ha=ha,
-        va=va,
+        va="top" if crowded else "bottom",
         fontsize=7.5,
         color=colour,
         bbox=BOX,
     )
 
 
+@figure(
+    title="How full is the device's KV cache?",
+    section="system",
+    useful="several",
+    caption=(
+        "Share of the device's KV blocks in use by requests, mean over the level's "
+        "window; blocks that only wait to be reused do not count. Values are means "
+        "over a cell's runs; where there are several, upright bars span them."
+    ),
+)
 def pcp_kv_cache_usage(data: FigureData) -> Figure:
     """KV-cache usage of the device against concurrency."""
     return lines_over_levels(
@@ -421,6 +463,17 @@ def pcp_kv_cache_usage(data: FigureData) -> Figure:
     )
 
 
+@figure(
+    title="How do hit rates change with load?",
+    section="offload",
+    useful="several",
+    caption=(
+        "Device: share of prompt tokens found in its prefix cache. External: of the "
+        "tokens that the device did not have, the share found in the tier behind it. "
+        "Values are means over a cell's runs; where there are several, upright bars "
+        "span them."
+    ),
+)
 def pcp_prefix_cache_hits(data: FigureData) -> Figure:
     """Hit shares of the device's prefix cache and of the tier behind it against concurrency."""
     columns = {
@@ -430,6 +483,16 @@ def pcp_prefix_cache_hits(data: FigureData) -> Figure:
     return lines_over_levels(data, columns, limits=(0, 105))
 
 
+@figure(
+    title="How much KV cache moves to and from the tier?",
+    section="offload",
+    useful="several",
+    caption=(
+        "KV cache stored to and loaded from the CPU tier, means over the level's "
+        "window. Stores without loads cost time and give nothing back. Values are "
+        "means over a cell's runs; where there are several, upright bars span them."
+    ),
+)
 def pcp_offload_traffic(data: FigureData) -> Figure:
     """KV cache moved between the device and the CPU tier against concurrency."""
     columns = {
@@ -439,6 +502,15 @@ def pcp_offload_traffic(data: FigureData) -> Figure:
     return lines_over_levels(data, columns)
 
 
+@figure(
+    title="What does LMCache count itself?",
+    section="offload",
+    useful="several",
+    caption=(
+        "LMCache's own counters, means over the level's window. Values are means over "
+        "a cell's runs; where there are several, upright bars span them."
+    ),
+)
 def pcp_lmcache(data: FigureData) -> Figure:
     """LMCache's own counters as far as recorded: the entries of metrics.yaml that begin with lmcache_."""
     columns = {

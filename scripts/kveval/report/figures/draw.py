@@ -15,7 +15,11 @@ from matplotlib.figure import Figure
 
 from kveval.host.errors import Failure
 from kveval.report.data.figures import FigureData
-from kveval.report.figures.axes import NothingToDraw, wrap_axis_titles, write_title
+from kveval.report.figures.axes import (
+    NothingToDraw,
+    lay_out,
+    write_title,
+)
 from kveval.report.figures.names import (
     MANIFEST,
     Extent,
@@ -48,21 +52,19 @@ def draw(name: str, data: FigureData) -> Figure:
     )
     with mpl.rc_context(fname=STYLE):
         drawn: Figure = function(data, figure.model) if figure.model else function(data)
-        if data.narrow:
-            wrap_axis_titles(drawn)
-        else:
+        if not data.narrow:
             write_title(drawn, figure.title)
+        lay_out(drawn)
     return drawn
 
 
 def write_figure(name: str, data: FigureData, outputs: Sequence[Path]) -> None:
-    """Draw `name` and write it to every path, in the format of its suffix (.png, .svg, .pdf); same data, same bytes.
+    """Draw `name` once and write it to every path, in the format of its suffix (.png, .svg, .pdf); same data, same bytes.
 
     Raises as `draw`.
     """
     figure = draw(name, data)
     with mpl.rc_context(fname=STYLE):
-        _lay_out(figure)
         for output in outputs:
             stamp = {"Software": None} if output.suffix == ".png" else {"Date": None}
             figure.savefig(output, metadata=stamp)
@@ -114,18 +116,3 @@ def write_family(family: str, data: FigureData, folder: Path) -> None:
     (folder / MANIFEST).write_text(
         json.dumps(listed, indent=1) + "\n", encoding="utf-8"
     )
-
-
-def _lay_out(figure: Figure) -> None:
-    """Lay the figure out once for all its files, with rounded positions.
-
-    The last digits depend on figures drawn before (cached text sizes), and ids in an SVG are hashes of positions.
-    """
-    if (layout := figure.get_layout_engine()) is not None:
-        layout.execute(figure)
-    # Not "none", which is an engine, too: a figure with an engine is drawn twice for each file.
-    figure.set_layout_engine(None)
-    for axes in figure.axes:
-        axes.set_position(
-            tuple(round(value, 6) for value in axes.get_position().bounds)
-        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,11 +20,13 @@ from kveval.report.figures.axes import (
     PALE,
     NothingToDraw,
     cell_axis,
+    cell_name,
     draw_heatmap,
     mark_ends_beyond,
     model_rows,
     panels,
 )
+from kveval.report.figures.names import figure
 from kveval.tables.cells import baseline_of, rows_of
 from kveval.verdict import verdict_words as words
 from kveval.verdict.verdicts import METRICS
@@ -39,20 +42,34 @@ _SHOWN = ("throughput_tok_s", "ttft_ms_p50", "e2e_ms_p50")
 _NO_COMPARISON = "no comparison: the campaign has no arm with a baseline"
 
 
+@figure(
+    title="How far is each arm from its baseline, and how sure is it?",
+    section="across models",
+    useful="wide",
+    narrow=True,
+    caption=(
+        "Effects relative to the baseline of the same model; the grey band is the "
+        "margin within which a difference does not matter. Where an interval extends "
+        "beyond the panel, an arrow stands at its edge. Where there is no verdict, "
+        "the comparison table has the reason."
+    ),
+)
 def effect_plot(data: FigureData) -> Figure:
     """The effect of every arm against its baseline, with interval and margin; hollow where there is no verdict."""
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
     if not metrics:
         raise NothingToDraw(_NO_COMPARISON)
     arms = {model: _arms_of(data, model) for model in data.models}
+    tables = {metric: _against_baselines(data, metric) for metric in metrics}
+    shown = pd.concat(tables.values())
+    shown = shown[np.isfinite(shown["effect_percent"])]
+    handles = _key(shown)
+    if np.isfinite(shown["low_percent"]).any():
+        handles.append(Line2D([], [], color=PALE, label="interval over runs"))
     figure, grid = model_rows(
-        data,
-        len(metrics),
-        cells=lambda model: arms[model],
-        handles=_key(data.comparison),
+        data, len(metrics), cells=lambda model: arms[model], handles=handles
     )
-    for column, metric in zip(grid.T, metrics, strict=True):
-        table = _against_baselines(data, metric)
+    for column, (metric, table) in zip(grid.T, tables.items(), strict=True):
         widest = _widest(table, data.margin)
         for axes, model in zip(column, data.models, strict=True):
             cells = arms[model]
@@ -73,7 +90,7 @@ def effect_plot(data: FigureData) -> Figure:
             axes.set_title(
                 f"{model}, {data.level_unit.label(data.common_level(model))}"
                 if metric == metrics[0]
-                else " "
+                else ""
             )
             if data.narrow or model == data.models[-1]:
                 better = "right" if METRICS[metric] else "left"
@@ -126,48 +143,64 @@ def _arms_of(data: FigureData, model: str) -> list[Cell]:
     return [cell for cell in data.cells_of(model) if _is_arm(data, cell)]
 
 
-def _key(comparison: pd.DataFrame) -> list[Line2D]:
-    named = {**VERDICT_COLOURS, words.INCONCLUSIVE: PALE}
+def _key(shown: pd.DataFrame) -> list[Line2D]:
+    """The entries of the legend for the verdicts of these rows."""
+    verdicts = set(shown["verdict"])
+    named = {
+        **{verdict: verdict_of({"verdict": verdict}) for verdict in VERDICT_COLOURS},
+        words.INCONCLUSIVE: verdict_of({"verdict": words.INCONCLUSIVE}),
+        **{verdict: verdict for verdict in _IDLE_COLOURS},
+    }
     handles = [
-        Line2D([], [], color=colour, marker="o", label=verdict_of({"verdict": verdict}))
-        for verdict, colour in named.items()
+        Line2D([], [], label=label, linestyle="", **_mark(verdict))
+        for verdict, label in named.items()
+        if verdict in verdicts
     ]
-    for verdict, colour in _IDLE_COLOURS.items():
-        if (comparison["verdict"] == verdict).any():
-            handles.append(Line2D([], [], color=colour, marker="s", label=verdict))
-    return [
-        *handles,
-        Line2D(
-            [], [], color=PALE, marker="o", markerfacecolor="white", label="no verdict"
-        ),
-    ]
+    if verdicts - named.keys():
+        style = _mark(words.NOT_ASSESSED)
+        handles.append(Line2D([], [], label="no verdict", linestyle="", **style))
+    return handles
+
+
+def _mark(verdict: str) -> dict[str, Any]:
+    """The mark of an effect: a square for an idle arm, hollow where there is no verdict."""
+    colours = VERDICT_COLOURS | _IDLE_COLOURS
+    colour = colours.get(verdict, PALE)
+    stated = verdict in (*colours, words.INCONCLUSIVE)
+    return {
+        "color": colour,
+        "marker": "s" if verdict in _IDLE_COLOURS else "o",
+        "markerfacecolor": colour if stated else "white",
+    }
 
 
 def _effect(axes: Axes, place: int, row: pd.Series[float]) -> None:
-    verdict = str(row["verdict"])
-    colours = VERDICT_COLOURS | _IDLE_COLOURS
-    stated = verdict in (*colours, words.INCONCLUSIVE)
-    colour = colours.get(verdict, PALE)
-    point = "s" if verdict in _IDLE_COLOURS else "o"
+    mark = _mark(str(row["verdict"]))
     interval = (row["low_percent"], row["high_percent"])
     if np.isfinite(interval[0]):
         axes.plot(
             # A line to an infinite end would not be drawn at all.
             np.clip(interval, *axes.get_xlim()),
             [place, place],
-            color=colour,
+            color=mark["color"],
             linewidth=1.8,
         )
-        mark_ends_beyond(axes, place, interval, colour)
-    axes.plot(
-        row["effect_percent"],
-        place,
-        point,
-        color=colour,
-        markerfacecolor=colour if stated else "white",
-    )
+        mark_ends_beyond(axes, place, interval, mark["color"])
+    axes.plot(row["effect_percent"], place, **mark)
 
 
+@figure(
+    title="Which arm pays for which model?",
+    section="across models",
+    useful="wide",
+    narrow=True,
+    caption=(
+        "Difference from the baseline in per cent of the baseline, at the level where "
+        "the model's cells are compared. Coloured: the difference has a verdict. A "
+        "number on grey describes these runs only. Where there is no number, nothing "
+        "was compared."
+    ),
+)
 def performance_delta_heatmap_all(data: FigureData) -> Figure:
     """The effect of every arm on every model, coloured where it has a verdict; a number alone where it has none."""
     metrics = [name for name in _SHOWN if name in set(data.comparison["metric"])]
@@ -177,47 +210,29 @@ def performance_delta_heatmap_all(data: FigureData) -> Figure:
     shown = {metric: _effects(data, metric, cells) for metric in metrics}
     if not any(decided.any() for _, decided in shown.values()):
         raise NothingToDraw("no comparison has a verdict")
-    figure, grid = panels(data, (1, len(metrics)), 0.3 * len(cells) + 1.7)
+    figure, grid = panels(data, (1, len(metrics)), 0.3 * len(cells) + 1.1)
     for axes, metric in zip(grid[0], metrics, strict=True):
         value, decided = shown[metric]
-        # Blue is better: colour-blind readers could not distinguish red from green.
-        colours = "RdBu" if METRICS[metric] else "RdBu_r"
-        widest = max(float(np.nanmax(np.abs(value), initial=0.0)), 200 * data.margin)
         text = np.vectorize(_signed, otypes=[object])(value)
-        coloured = np.where(decided, value, np.nan)
-        bar = {"location": "top", "label": "% of baseline (blue: better)", "aspect": 30}
         labelled = data.narrow or metric == metrics[0]
-        names = [cell.label if labelled else "" for cell in cells]
         draw_heatmap(
             axes,
-            coloured,
+            np.where(decided, value, np.nan),
             text,
-            (data.models, names),
-            cbar_kws=bar,
-            vmin=-widest,
-            vmax=widest,
-            cmap=colours,
+            (data.models, [cell_name(cell) if labelled else "" for cell in cells]),
+            widest=max(float(np.nanmax(np.abs(value))), 200 * data.margin),
+            # Blue is better: colour-blind readers could not distinguish red from green.
+            cmap="RdBu" if METRICS[metric] else "RdBu_r",
         )
-        for place, at in np.argwhere(np.isfinite(value) & ~decided):
-            axes.text(
-                at + 0.5,
-                place + 0.5,
-                text[place, at],
-                ha="center",
-                va="center",
-                fontsize=8,
-                color=GREY,
-            )
-        tilt = (
-            {"rotation": 30, "ha": "right"} if len(data.models) > 1 else {"rotation": 0}
-        )
-        axes.set_xticks(axes.get_xticks(), data.models, **tilt)
         axes.set_title(METRIC_TITLES[metric])
+        axes.set_xlabel("% of baseline (blue: better)")
     return figure
 
 
 def _signed(value: float) -> str:
-    """A percentage as a whole number with its sign."""
+    """A percentage as a whole number with its sign; nothing for NaN."""
+    if np.isnan(value):
+        return ""
     return f"{value:+.0f}" if np.isfinite(value) and round(value) else "0"
 
 

@@ -1,22 +1,23 @@
-"""The names of a campaign's figures, and which were drawn, in a module without plotting, because planning needs only
-their families.
+"""The names of a campaign's figures, and which were drawn, in a module without plotting, which planning needs.
 
-A figure is an entry of FIGURES, the function `key` in the module of its family, and `captions/KEY.rst`. A family is
-drawn in one job, because starting Python and loading a plotting library takes longer than drawing.
+A figure is a function with `figure` above it, in the module of its family. What is said there is read from the text of
+these modules: importing them takes seconds. A family is drawn in one job, because starting Python and loading a
+plotting library takes longer than drawing.
 """
 
 from __future__ import annotations
 
+import ast
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kveval.host.errors import Failure
 
-# Not in this folder, because the report prints the captions: figures are not drawn again when a caption changes.
-CAPTIONS = Path(__file__).parents[1] / "captions"
+# The modules with figures, in the order of the report.
+FAMILIES = ("arms", "effects", "throughput", "caches", "system", "recordings")
 # The file in a folder of figures that lists those drawn, and the others with the reason.
 MANIFEST = "figures.json"
 
@@ -37,16 +38,18 @@ class Extent(NamedTuple):
 class FigureEntry:
     """A figure of a campaign. A `template` with `{model}` stands for one figure per model.
 
-    `title` is the question that it answers. `family` is the module that draws it, `section` the section of the report
-    that shows it, in the order of FIGURES. `useful`: at "few" levels (one or two), at "several" (more), then or with
-    several models ("wide"), with limits for goodput ("limited"), or "always". `narrow`: whether it is drawn once more for
-    the screen of a phone; this suits panels that can lie below each other.
+    `key` is its function, in the module `family`. `title` is the question that it answers. `section` is the section of
+    the report that shows it, in the order of FIGURES, with the `caption`. `useful`: at "few" levels (one or two), at
+    "several" (more), then or with several models ("wide"), with limits for goodput ("limited"), or "always". `narrow`:
+    whether it is drawn once more for the screen of a phone; this suits panels that can lie below each other.
     """
 
-    template: str
+    key: str
     family: str
-    section: str
+    template: str
     title: str
+    section: str
+    caption: str
     useful: str = "always"
     narrow: bool = False
 
@@ -63,159 +66,47 @@ class FigureEntry:
         }
         return useful[self.useful]
 
-    @property
-    def key(self) -> str:
-        """The name of its function and of its caption's file."""
-        return self.template.replace("_{model}", "")
+
+Drawing = TypeVar("Drawing", bound=Callable[..., Any])
 
 
-FIGURES = (
-    FigureEntry(
-        "throughput_by_arm",
-        "arms",
-        "across models",
-        "How much does each arm deliver?",
-        "few",
-        narrow=True,
-    ),
-    FigureEntry(
-        "ttft_by_arm",
-        "arms",
-        "across models",
-        "How long does the first token take with each arm?",
-        "few",
-        narrow=True,
-    ),
-    FigureEntry(
-        "peak_throughput_all_scenarios",
-        "arms",
-        "across models",
-        "How much does each arm deliver at most?",
-        "several",
-        narrow=True,
-    ),
-    FigureEntry(
-        "throughput_curve_{model}_all",
-        "throughput",
-        "model",
-        "How does throughput grow with load? {model}",
-        "several",
-    ),
-    FigureEntry(
-        "effect_plot",
-        "effects",
-        "across models",
-        "How far is each arm from its baseline, and how sure is it?",
-        "wide",
-        narrow=True,
-    ),
-    FigureEntry(
-        "performance_delta_heatmap_all",
-        "effects",
-        "across models",
-        "Which arm pays for which model?",
-        "wide",
-        narrow=True,
-    ),
-    FigureEntry(
-        "latency_comparison_all",
-        "arms",
-        "across models",
-        "How long do requests take?",
-        "several",
-        narrow=True,
-    ),
-    FigureEntry(
-        "benchmark_results",
-        "throughput",
-        "across models",
-        "What does throughput cost in latency?",
-        "several",
-        narrow=True,
-    ),
-    FigureEntry(
-        "goodput",
-        "throughput",
-        "across models",
-        "How much meets the limits?",
-        "limited",
-    ),
-    FigureEntry(
-        "hit_rates_by_tier",
-        "caches",
-        "offload",
-        "Where do the prompt tokens come from, and where are hits lost?",
-        narrow=True,
-    ),
-    FigureEntry(
-        "reuse_by_tier_size",
-        "caches",
-        "reuse",
-        "Does a tier of each size serve what it should?",
-    ),
-    FigureEntry(
-        "pcp_prefix_cache_hits",
-        "caches",
-        "offload",
-        "How do hit rates change with load?",
-        "several",
-    ),
-    FigureEntry(
-        "pcp_offload_traffic",
-        "caches",
-        "offload",
-        "How much KV cache moves to and from the tier?",
-        "several",
-    ),
-    FigureEntry(
-        "pcp_lmcache", "caches", "offload", "What does LMCache count itself?", "several"
-    ),
-    FigureEntry(
-        "working_set",
-        "caches",
-        "tiers",
-        "Do the prefixes fit into the caches?",
-        "several",
-    ),
-    FigureEntry(
-        "pcp_kv_cache_usage",
-        "caches",
-        "system",
-        "How full is the device's KV cache?",
-        "several",
-    ),
-    FigureEntry(
-        "pcp_request_queues",
-        "system",
-        "system",
-        "Do requests wait in the server?",
-        "several",
-    ),
-    FigureEntry(
-        "pcp_memory_usage",
-        "system",
-        "system",
-        "How much memory does each arm take?",
-        "several",
-    ),
-    FigureEntry(
-        "pcp_gpu_vs_throughput", "system", "system", "Is the device busy?", "several"
-    ),
-    FigureEntry(
-        "pcp_correlation_heatmap",
-        "system",
-        "system",
-        "What is correlated with throughput?",
-        "several",
-    ),
-    FigureEntry(
-        "level_timeline_{model}",
-        "recordings",
-        "system",
-        "What happens during a level? {model}",
-    ),
+def figure(**declared: Any) -> Callable[[Drawing], Drawing]:
+    """Make a function of FigureData a figure of every campaign: decorate it with the fields of its FigureEntry.
+
+    They are literals, because `declared_figures` reads them without running them. `template`: by default the function's
+    name. A figure of one model is a function of the data and the model, and has `{model}` in its template.
+    """
+
+    def declare(function: Drawing) -> Drawing:
+        # For the error that names a field which is not one.
+        _entry(function.__name__, "", declared)
+        return function
+
+    return declare
+
+
+def declared_figures(module: Path) -> Iterator[FigureEntry]:
+    """Yield the figures of a module with a family's figures, in their order, from its text."""
+    for node in ast.parse(module.read_bytes()).body:
+        if isinstance(node, ast.FunctionDef):
+            for decorator in node.decorator_list:
+                if isinstance(decorator, ast.Call):
+                    fields = {
+                        str(field.arg): ast.literal_eval(field.value)
+                        for field in decorator.keywords
+                    }
+                    yield _entry(node.name, module.stem, fields)
+
+
+def _entry(key: str, family: str, fields: dict[str, Any]) -> FigureEntry:
+    return FigureEntry(**{"key": key, "family": family, "template": key, **fields})
+
+
+FIGURES = tuple(
+    entry
+    for family in FAMILIES
+    for entry in declared_figures(Path(__file__).with_name(f"{family}.py"))
 )
-FAMILIES = tuple(dict.fromkeys(entry.family for entry in FIGURES))
 
 
 @dataclass(frozen=True)
@@ -242,10 +133,8 @@ class FigureName:
 
     @property
     def caption(self) -> str:
-        """The caption: the text of report/captions/KEY.rst on one line."""
-        return " ".join(
-            (CAPTIONS / f"{self.entry.key}.rst").read_text(encoding="utf-8").split()
-        )
+        """The caption."""
+        return self.entry.caption
 
 
 def figure_names(models: Iterable[str]) -> list[str]:

@@ -24,6 +24,7 @@ from kveval.report.figures.axes import (
     separate_thousands,
     start_at_zero,
 )
+from kveval.report.figures.names import figure
 from kveval.tables.cells import THROUGHPUT
 
 _DEVICE = {
@@ -45,6 +46,16 @@ _NAMES = {
 }
 
 
+@figure(
+    title="Do requests wait in the server?",
+    section="system",
+    useful="several",
+    caption=(
+        "Requests running and waiting in the server, means over the level's window. "
+        "In a closed loop both together cannot be more than its streams. Values are "
+        "means over a cell's runs; where there are several, upright bars span them."
+    ),
+)
 def pcp_request_queues(data: FigureData) -> Figure:
     """Requests running and waiting in the server against concurrency."""
     return lines_over_levels(
@@ -56,6 +67,16 @@ def pcp_request_queues(data: FigureData) -> Figure:
     )
 
 
+@figure(
+    title="How much memory does each arm take?",
+    section="system",
+    useful="several",
+    caption=(
+        "Means over the level's window of what was recorded. Memory that processes of "
+        "the server share is counted in each of them. Values are means over a cell's "
+        "runs; where there are several, upright bars span them."
+    ),
+)
 def pcp_memory_usage(data: FigureData) -> Figure:
     """Memory of host, server and GPU against concurrency, as far as it was recorded."""
     columns = {
@@ -66,6 +87,16 @@ def pcp_memory_usage(data: FigureData) -> Figure:
     return lines_over_levels(data, columns)
 
 
+@figure(
+    title="Is the device busy?",
+    section="system",
+    useful="several",
+    caption=(
+        "A point per cell and level, means over its runs, levels of a cell joined in "
+        "their order. Utilisation says how much of the time the device was busy, not "
+        "how much work it did."
+    ),
+)
 def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     """Throughput against the utilisation of the device: a point per cell and level, a panel per model."""
     column, label = _DEVICE[data.device]
@@ -97,6 +128,19 @@ def pcp_gpu_vs_throughput(data: FigureData) -> Figure:
     return figure
 
 
+@figure(
+    title="What is correlated with throughput?",
+    section="system",
+    useful="several",
+    caption=(
+        "Pearson's correlation of each metric with the logarithm of throughput over "
+        "the cells of one model at equal concurrency, with its interval and the "
+        "number of points (a cell at a level, mean over runs); bold where both ends "
+        "of the interval have the same sign. Levels of a cell count as separate "
+        "points, so the intervals are somewhat too narrow. A correlation is only a "
+        "description."
+    ),
+)
 def pcp_correlation_heatmap(data: FigureData) -> Figure:
     """Correlation of system metrics with throughput at equal concurrency, within each model, with interval and n."""
     table = correlations_by_model(data.levels, CORRELATED, THROUGHPUT)
@@ -106,30 +150,21 @@ def pcp_correlation_heatmap(data: FigureData) -> Figure:
         raise NothingToDraw(
             "no model has enough cells and levels for a correlation, or no metric varies"
         )
-    figure, grid = panels(data, (1, 1), 0.32 * len(metrics) + 1.2)
+    figure, grid = panels(data, (1, 1), 0.32 * len(metrics) + 0.8)
     axes = grid[0, 0]
     shape = len(metrics), len(data.models)
     values, labels = np.full(shape, np.nan), np.full(shape, "", dtype=object)
-    shown = []
-    for place, name in enumerate(metrics):
-        for at, model in enumerate(data.models):
-            correlation = correlations.get((name, model))
-            if correlation:
-                values[place, at] = correlation["r"]
-                labels[place, at] = _label(correlation)
-                shown.append(correlation)
-    bar = {
-        "location": "top",
-        "label": "correlation with ln throughput at equal concurrency",
-        "aspect": 45,
-    }
+    clear = np.zeros(shape, dtype=bool)
+    for place in np.ndindex(shape):
+        correlation = correlations.get((metrics[place[0]], data.models[place[1]]))
+        if correlation:
+            values[place], labels[place] = correlation["r"], _label(correlation)
+            clear[place] = not correlation["low"] <= 0 <= correlation["high"]
     names = data.models, [_NAMES[name] for name in metrics]
-    draw_heatmap(
-        axes, values, labels, names, cbar_kws=bar, cmap="PuOr_r", vmin=-1, vmax=1
-    )
-    for letters, correlation in zip(axes.texts, shown, strict=True):
-        clear = not correlation["low"] <= 0 <= correlation["high"]
-        letters.set_fontweight("bold" if clear else "normal")
+    draw_heatmap(axes, values, labels, names, widest=1, cmap="PuOr_r")
+    axes.set_xlabel("correlation with ln throughput at equal concurrency")
+    for letters, bold in zip(axes.texts, clear.flat, strict=True):
+        letters.set_fontweight("bold" if bold else "normal")
     return figure
 
 

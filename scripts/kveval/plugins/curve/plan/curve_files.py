@@ -151,7 +151,7 @@ class CurveText:
         """Draw the curves into a file, if matplotlib is installed; return the line that says so."""
         if importlib.util.find_spec("matplotlib") is None:
             return "Figure: none, because matplotlib is not installed"
-        # With matplotlib and seaborn, which take two seconds, and are no part of a bare installation.
+        # With matplotlib, which takes a second, and is no part of a bare installation.
         from kveval.plugins.curve.plan.curve_figure import (  # noqa: PLC0415
             write_curve_figure,
         )
