@@ -46,7 +46,10 @@ def test_a_level_that_says_something_else_is_on_the_first_screen(
     compared: float, elsewhere: float, said: str
 ) -> None:
     screen = first_screen(PLAN, crossing(compared, elsewhere))
-    assert f"- At other levels, 95 % for all of them together: {said}" in screen
+    assert (
+        f"- At other levels, with intervals of 95 % for all of them together: {said}"
+        in screen
+    )
     assert "; native-offload 10K, 8 concurrent: " in screen
     table = table_of(result_of(PLAN, crossing(compared, elsewhere)), "Qwen3-0.6B", 1)
     assert table.column("at N concurrent") == ["8"]

@@ -76,7 +76,11 @@ def test_the_computed_size_is_stated_before_the_measured_one() -> None:
     [
         (words.INCONCLUSIVE, words.INCONCLUSIVE, "no arm shown to be better"),
         (words.PARITY, words.BETTER, "no arm shown to deliver more"),
-        (words.WORSE, words.BETTER, "no arm is better"),
+        (
+            words.WORSE,
+            words.BETTER,
+            "it depends on the load**; no arm is better at 32 concurrent",
+        ),
     ],
 )
 def test_where_nothing_is_better_the_tile_says_so_or_which_arm_answers_sooner(
@@ -84,7 +88,7 @@ def test_where_nothing_is_better_the_tile_says_so_or_which_arm_answers_sooner(
 ) -> None:
     result = with_verdicts(throughput_tok_s=throughput, ttft_ms_p50=ttft)
     value, *latency, _ = tiles(result).values()
-    assert value.startswith(f"**{stated}**; native-offload 10K")
+    assert value.startswith(f"**{stated}")
     sooner = stated == "no arm shown to deliver more"
     assert ["ms** {.better}; better: " in text for text in latency] == [True] * sooner
     said = " ".join(result.answer.sentences)
@@ -103,7 +107,7 @@ def test_of_many_warnings_the_most_frequent_is_named_in_words() -> None:
         found = outcome_columns(outcomes)
         levels.loc[levels.index[:rows], list(found)] = list(found.values())
     facts = dataclasses.replace(facts, levels=levels)
-    often = "no-offload, 3 times: outside their range: offload_load_gib"
+    often = "no-offload, 3 of 60 levels: outside their range: offload_load_gib"
     checks = tiles(result_of(plan, facts))["runs and checks"]
     assert checks.endswith(f"; 2 [warned](#checks), the most frequent: {often}")
 

@@ -48,6 +48,10 @@ class CheckCounts:
         """How often a check failed or warned: levels of runs, and parts of the campaign."""
         return _total(self._findings(severity, name))
 
+    def of_levels(self, severity: str, name: str) -> bool:
+        """Whether a check is one of levels, each counted in every run that has it."""
+        return all(finding.levels for finding in self._findings(severity, name))
+
     def cells_of(self, severity: str, name: str) -> list[str]:
         """The arms at which a check failed or warned, with their model if there are several."""
         findings = self._findings(severity, name)

@@ -30,7 +30,9 @@ def next_steps(
     rows = baseline_comparisons(plan, measured.comparison, metric)
     more = [*_undecided(plan, rows)] or [*_more_runs(plan, rows)]
     causes = [*_disturbed(plan, measured), *_missing(plan, measured)]
-    steps = [*causes, *_without_verdict(plan, rows), *more]
+    without = [*_without_verdict(plan, rows)]
+    idle = [step for step in without if step.code == "idle"]
+    steps = [*causes, *(step for step in without if step not in idle), *more, *idle]
     steps += [*_edge(measured), *_miniature(measured)]
     return _with_command_first(steps[:_MOST])
 
