@@ -2,11 +2,12 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from kveval.engines.kubernetes import nodes as machines
+from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import (
     NO_ANSWER,
     ClusterError,
@@ -20,12 +21,13 @@ from kveval.engines.kubernetes.api.kinds import (
     POD,
     SERVICE,
     Document,
+    Kind,
     kind_of,
 )
-from kveval.engines.kubernetes.api.names import PREFIX
+from kveval.engines.kubernetes.api.names import PREFIX, selector
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_logs
 from kveval.engines.kubernetes.leases import HeldLease
-from kveval.engines.kubernetes.lifetime import EXPIRY_S
+from kveval.engines.kubernetes.lifetime import how_it_goes
 from kveval.engines.kubernetes.manifests.context import (
     FILES_FOLDER,
     RunContext,
@@ -167,10 +169,11 @@ class ClusterDeployer(Deployer[ClusterServer]):
             codes = {code_of(cause) for cause in with_causes(self.failure)}
             same = error.code == NO_ANSWER and NO_ANSWER in codes
             why = "" if same else f" ({error})"
+            recorder = f"'{selector(context.campaign)}' -n {context.site.pcp_namespace}"
             self.left = (
-                f"not all of this run was removed{why}. Kubernetes removes the rest {EXPIRY_S / 60:.0f} minutes"
-                f" after the job's last sign of life; to remove it now, run kveval teardown, or kubectl -n"
-                f" {context.namespace} delete lease,job,deployment,service,configmap,pod -l '{context.selector()}'"
+                f"not all of this run was removed{why}. {how_it_goes(error)}, or kubectl delete"
+                f" lease,job,deployment,service,configmap,pod -l '{context.selector()}' -n {context.namespace}; kubectl"
+                f" delete lease,job,daemonset,configmap,pod -l {recorder}"
             )
         if self.left:
             self._say(self.left)
@@ -332,15 +335,22 @@ class ClusterDeployer(Deployer[ClusterServer]):
 def remove_run(context: RunContext, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
     kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(context))])
-    result = remove(
-        context.api, context.selector(), [context.namespace], kinds=kinds, say=say
-    )
+    return remove_all(context.api, context.selector(), context.namespace, kinds, say)
+
+
+def remove_all(
+    api: Api,
+    chosen: str,
+    namespace: str,
+    kinds: Collection[Kind],
+    say: Callable[[str], None],
+) -> list[str]:
+    """Remove the objects of `kinds` with these labels, which the account made, and return their names."""
+    result = remove(api, chosen, [namespace], kinds=kinds, say=say)
     if result.unlisted:
         # The account could list them when it created them.
         lacking = ", ".join(sorted({kind.plural for kind, _ in result.unlisted}))
-        message = (
-            f"the account may no longer list {lacking} in namespace {context.namespace}"
-        )
+        message = f"the account may no longer list {lacking} in namespace {namespace}"
         raise ClusterError(message, code="right_missing", resources=lacking)
     return result.removed
 

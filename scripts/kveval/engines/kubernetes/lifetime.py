@@ -24,6 +24,16 @@ _LIMIT_S = 60.0
 _POLL_S = 0.5
 
 
+def how_it_goes(error: ClusterError | None = None) -> str:
+    """Return how what is left is removed, by itself or at once; `error`: what kept it from being removed."""
+    refused = error is not None and error.code == "credential_refused"
+    account = " with a kubeconfig that the cluster accepts" if refused else ""
+    return (
+        f"Kubernetes removes it {EXPIRY_S / 60:.0f} minutes after the job's last sign of life; to remove it now, run"
+        f" kveval teardown{account}"
+    )
+
+
 def ensure_owner_job(
     api: Api,
     namespace: str,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kveval.campaign.site import Cluster
 from kveval.engines import merge_metrics
-from kveval.engines.kubernetes import leases
+from kveval.engines.kubernetes import leases, lifetime
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect
@@ -28,10 +28,12 @@ from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
     DAEMON_SET,
     JOB,
+    LEASE,
     POD,
     Document,
 )
 from kveval.engines.kubernetes.api.names import labels, object_name, selector
+from kveval.engines.kubernetes.deployment import RUN_KINDS, remove_all
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
@@ -197,9 +199,11 @@ class NodeRecording:
         except RolloutError as error:
             if error.cause == "PodDeleted":
                 return f"the recorder's pod {self.name} was deleted"
-            return f"the recorder died: {error.summary}"
+            return f"the recorder died: {error}"
         except ClusterError:
-            return ""
+            namespace = self.context.site.pcp_namespace
+            if self.context.api.lacks_namespace(namespace):
+                return f"namespace {namespace} was deleted, and with it the recorder"
         return ""
 
     def _own(self, name: str) -> str:
@@ -338,17 +342,33 @@ def release_recorder(
     """Remove the campaign's recorder, which its runs share, unless one of them is being measured.
 
     The model cache stays, because it takes hours to fill. A failure is reported, not raised, because the measured data
-    is still valid. `api`: None if the workflow's end calls this, because its last runs failed and did not.
+    is still valid. `api`: None if the workflow's end calls this, because its last runs failed and did not: then what
+    killed jobs have left goes, too.
     """
+    ended = api is None
     try:
         api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
         with _removal_alone(api, site, campaign, say), signals_deferred():
-            if not leases.living_leases(api, site.namespace, campaign):
+            living = leases.living_leases(api, site.namespace, campaign)
+            if living and ended:
+                say(
+                    f"left on the cluster is what {', '.join(map(leases.holder_of, living))} has there, which measures for"
+                    f" campaign {campaign} or was killed a moment ago. {lifetime.how_it_goes()} in"
+                    f" {leases.LIVING_S / 60:.0f} minutes"
+                )
+            elif not living:
                 _remove_recorder(api, site, campaign, say)
+                # All else of a run goes with its Jobs and its Lease.
+                kinds = (*RUN_KINDS, LEASE) if ended else ()
+                if names := remove_all(
+                    api, selector(campaign), site.namespace, kinds, say
+                ):
+                    say(
+                        f"removed from the cluster what a killed job had left: {', '.join(names)}"
+                    )
     except ClusterError as error:
-        say(
-            f"the campaign's recorder was not removed ({error}); kveval teardown removes it"
-        )
+        what = "what the campaign's jobs left" if ended else "the campaign's recorder"
+        say(f"{what} was not removed ({error}). {lifetime.how_it_goes(error)}")
 
 
 def await_removal(context: RunContext, say: Log) -> None:
@@ -376,9 +396,9 @@ def _removal_alone(api: Api, site: Cluster, campaign: str, say: Log) -> Iterator
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(leases.hold(api, metadata, awaited, say))
-        except Refused as error:
+        except Refused:
             # Without its namespace there is no recorder.
-            if error.status != 404:
+            if not api.lacks_namespace(site.pcp_namespace):
                 raise
         yield
 

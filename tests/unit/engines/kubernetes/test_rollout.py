@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,7 +195,7 @@ def test_the_first_broken_pod_ends_the_wait_with_events_and_log() -> None:
             lambda state: None,
             lambda state: put(state, crashing("a", replicas)),
         )
-    assert str(failure.value) == BROKEN.strip()
+    assert f"{failure.value}{failure.value.evidence}" == BROKEN.strip()
     assert (failure.value.cause, failure.value.pod) == ("CrashLoopBackOff", "a")
     assert failure.value.facts == {
         "object": "Deployment bench/server",
@@ -447,7 +448,7 @@ def test_a_job_that_completed_returns_its_pod() -> None:
     assert [pod["metadata"]["name"] for pod in job_done(objects)] == ["load-x"]
 
 
-def test_a_job_that_failed_says_how_its_pod_ended() -> None:
+def test_a_job_that_failed_says_how_its_pod_ended(tmp_path: Path) -> None:
     job = a_job(
         {
             "type": "Failed",
@@ -463,8 +464,13 @@ def test_a_job_that_failed_says_how_its_pod_ended() -> None:
         phase="Failed",
         containerStatuses=[{"name": "guidellm", "state": state}],
     )
-    with pytest.raises(RolloutError, match="ValueError: no GPU") as error:
+    with pytest.raises(RolloutError) as error:
         job_done(Objects(job, pod))
+    assert "\n" not in str(error.value) and "no GPU" not in str(error.value)
+    kept = tmp_path / "raw" / "cluster.log"
+    said = f"{error.value}: ValueError: no GPU; see {kept}"
+    assert error.value.keep_evidence(tmp_path / "raw") == said
+    assert "ValueError: no GPU" in kept.read_text()
     assert (error.value.cause, error.value.pod) == ("Error", "load-x")
     assert error.value.facts == {
         "object": "Job bench/load",

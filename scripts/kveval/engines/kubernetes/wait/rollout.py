@@ -53,32 +53,35 @@ _DAEMON_GENERATION, _POD_GENERATION = (
 
 
 class RolloutError(ClusterError):
-    """An object will not run, or not in time. `cause` is the cluster's word for it, also in the summary.
+    """An object will not run, or not in time. `cause` is the cluster's word for it, also in the message.
 
-    `summary`: the message in one line; `evidence`: its further lines, see `_evidence`. Fact `previous`: the container
-    has been restarted, and its log from before that has the cause.
+    `evidence`: what is kept beside the message, see `_evidence`. Fact `previous`: the container has been restarted, and
+    its log from before that has the cause.
     """
 
     def __init__(
         self, summary: str, cause: str, pod: str, *, evidence: str = "", **facts: Any
     ) -> None:
-        super().__init__(f"{summary}{evidence}", reason=cause, **facts)
-        self.summary = summary
+        super().__init__(summary, reason=cause, **facts)
         self.evidence = evidence
         self.cause = cause
         self.pod = pod
 
-    def keep_evidence(self, folder: Path, words: str = "") -> str:
-        """Return the summary, then `words` of the program's log, and the file in `folder` with the whole error.
+    def keep_evidence(self, folder: Path, words: str = "", *logs: Path) -> str:
+        """Return the message, `words` of the program's log, and where to look: `logs`, and the evidence in `folder`.
 
         Each error there begins with its time.
         """
-        if not self.evidence:
-            return f"{self.summary}{words}"
-        log = folder / "cluster.log"
-        with log.open("a") as file:
-            file.write(f"--- {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n{self}\n")
-        return f"{self.summary}{words}; see {log}"
+        if self.evidence:
+            if not words and "exit_code" in self.facts:
+                words = f": {self.evidence.splitlines()[-1].strip('| ')}"
+            logs = (*logs, log := folder / "cluster.log")
+            folder.mkdir(parents=True, exist_ok=True)
+            with log.open("a") as file:
+                now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+                file.write(f"--- {now}\n{self}{self.evidence}\n")
+        places = " and ".join(map(str, logs))
+        return f"{self}{words}; see {places}" if places else f"{self}{words}"
 
 
 @dataclass
