@@ -42,7 +42,8 @@ _REPEAT_S = 30.0
 # others are deleted (a quota).
 _MISSING_S = 10.0
 _CREATION_S = 10.0
-_NO_NODE_S = 10.0
+# A scheduler may let 10 s pass before it looks at a pod again that it could not place.
+_NO_NODE_S = 30.0
 _EVENTS = 8
 _LOG_LINES = 20
 _REVISION = "deployment.kubernetes.io/revision"
@@ -437,15 +438,28 @@ def _daemon_set(
         target.without_since is not None
         and time.monotonic() - target.without_since >= _NO_NODE_S
     ):
-        text = f"no pod on node {', '.join(without)}, where a server is: its selector or tolerations do not match"
+        words = (waits_for(pod, ()) for pod in listed if _aims_at(pod, without))
+        why = next(words, "") or "its selector or tolerations do not match"
+        text = f"no pod on node {', '.join(without)}, where a server is: {why}"
         raise target.failed(
             Trouble(
-                "NoNode", text, "correct cluster.node_selector and cluster.tolerations"
+                "NoNode",
+                text,
+                "correct cluster.node_selector and cluster.tolerations, or free 100m CPU and 128 MiB there",
             )
         )
     ready = [pod for pod in new if is_ready(pod)]
     text = f"it is available on {len(ready)} of {len(nodes)} measured nodes"
     return WaitState(len(ready) == len(nodes), text, ready or pods)
+
+
+def _aims_at(pod: Document, nodes: Collection[str]) -> bool:
+    """Tell whether a DaemonSet's pod is for one of these nodes, as its controller notes it for the scheduler."""
+    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms = required.get("nodeSelectorTerms") or []
+    fields = [field for term in terms for field in term.get("matchFields") or []]
+    return any(set(field["values"]) & set(nodes) for field in fields)
 
 
 def wait_for_job(
