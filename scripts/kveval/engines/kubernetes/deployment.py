@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,9 +140,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
             }
             if component_of(document) == "model-server":
                 # All levels of a run must be served, and recorded, on the same nodes.
-                marked["spec"] = on_nodes_of(
-                    [replica.pod for replica in self.server.replicas]
-                )
+                marked["spec"] = on_nodes(self.nodes)
             self._context.api.patch(
                 DEPLOYMENT, name, namespace, {"spec": {"template": marked}}
             )
@@ -355,12 +353,11 @@ def remove_all(
     return result.removed
 
 
-def on_nodes_of(pods: Sequence[Document]) -> dict[str, Any]:
-    """Return the part of a pod's specification that restricts it to the nodes of `pods`."""
-    nodes = sorted({str(pod["spec"]["nodeName"]) for pod in pods})
+def on_nodes(names: Iterable[str]) -> dict[str, Any]:
+    """Return the part of a pod's specification that restricts it to the nodes with these names."""
     terms = [
-        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-        for node in nodes
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}
+        for name in sorted(names)
     ]
     return {
         "affinity": {

@@ -249,28 +249,33 @@ def exporters_of(
         try:
             urls = look()
         except Refused:
-            say(unrecorded(source, NOT_LISTED))
+            say(". ".join(unrecorded(source)))
             continue
         if not urls:
-            say(unrecorded(source, "no exporter of them was found"))
+            say(". ".join(unrecorded(source, "no exporter of them was found")))
         elif reached(context, recorder, urls):
             recorded[source] = " ".join(urls)
         else:
-            say(unrecorded(source, f"pod {recorder} cannot read {', '.join(urls)}"))
+            why = f"pod {recorder} cannot read {', '.join(urls)}"
+            say(". ".join(unrecorded(source, why)))
     return recorded
 
 
-NOT_LISTED = (
-    "this account may not list the pods that it would be found among: docs/cluster-site.md#several-cells-at-once has the"
-    " right"
-)
+def unrecorded(source: str, why: str = "") -> tuple[str, str]:
+    """Return that the metrics of an exporter of the cluster's own are not recorded, and what brings them.
 
-
-def unrecorded(source: str, why: str) -> str:
-    """Return that the metrics of an exporter of the cluster's own are not recorded, and what brings them."""
+    `why`: "" where the account may not list the exporter's pods.
+    """
     what = {"dcgm": "GPU metrics", "gateway": "metrics of the Gateway's proxy"}[source]
+    key = f"cluster.recorder.sources: {{{source}: URL}}"
+    if why:
+        return f"no {what} are recorded: {why}", f"To have them: an exporter, and {key}"
+    right = (
+        "the right to list pods, as docs/cluster-site.md#several-cells-at-once has it"
+    )
     return (
-        f"no {what} are recorded: {why}; or cluster.recorder.sources: {{{source}: URL}}"
+        f"no {what} are recorded: this account may not list the pods of their exporter",
+        f"To have them: {right}; or {key}",
     )
 
 

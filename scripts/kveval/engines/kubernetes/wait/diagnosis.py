@@ -138,6 +138,14 @@ class Trouble:
         )
 
 
+def quota_fix(said: str, namespace: str) -> str:
+    """Return what to do where a quota refuses a pod, from the API server's words; "" where something else does."""
+    if "exceeded quota" not in said:
+        return ""
+    show = f"kubectl -n {namespace} describe quota"
+    return f"the namespace's quota is used up or too small ({show}): have it raised, or ask for less"
+
+
 def not_terminating(pods: Iterable[AnyPod]) -> list[AnyPod]:
     """Return the pods that are not being deleted; a pod of an earlier rollout may look ready until it is gone."""
     return [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]

@@ -29,6 +29,7 @@ from kveval.engines.kubernetes.wait.diagnosis import (
     is_ready,
     node_trouble,
     not_terminating,
+    quota_fix,
     restarts,
     seconds_since,
     trouble_of,
@@ -190,7 +191,8 @@ class WaitTarget:
             if not failed:
                 return
             message = str(failed[-1].get("message") or "")
-        fix = "a quota, the namespace's pod security, or a missing service account prevents it"
+        usual = "is there the service account, and what does admission in this namespace refuse?"
+        fix = quota_fix(message, self.namespace) or usual
         trouble = Trouble(
             "FailedCreate",
             f"no pod could be created for {lasted_s:.0f} s, {message}",
