@@ -135,7 +135,7 @@ def test_an_image_is_tried_where_its_pod_would_run():
         for pod in cluster.made
     }
     # The servers ask for two GPUs, and the recorder is where they are.
-    assert placed == dict.fromkeys(cluster.states, [["gpu-0"]])
+    assert placed == {image: [["gpu-0"]] for image in cluster.states}
 
 
 def test_an_image_whose_pod_no_node_could_take_is_not_pulled_elsewhere():

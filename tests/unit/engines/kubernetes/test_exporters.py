@@ -87,7 +87,7 @@ def test_gpu_metrics_that_are_not_recorded_are_said_with_what_brings_them(
     assert routes.exporters_of(context, {node}, "recorder-0", lines.append) == {}
     (line,) = [line for line in lines if "GPU" in line]
     assert line.startswith(f"no GPU metrics are recorded: {said}")
-    assert line.endswith("or cluster.recorder.sources: {dcgm: URL}")
+    assert line.endswith(" cluster.recorder.sources: {dcgm: URL}")
 
 
 @pytest.fixture

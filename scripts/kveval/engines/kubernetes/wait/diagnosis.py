@@ -138,6 +138,16 @@ class Trouble:
         )
 
 
+def claim_trouble(claim: Mapping[str, Any], words: str) -> Trouble | None:
+    """Return why a claim of a volume will never be bound, None as long as it may; `words`: its last event's."""
+    hopeless = ("storageclass", "not found"), ("no storage class is set",)
+    if not any(all(part in words for part in parts) for parts in hopeless):
+        return None
+    text = f"claim {claim['metadata']['name']} has no volume, {words}"
+    fix = "cluster.storage_class: one of `kubectl get storageclass`"
+    return Trouble("NoStorageClass", text, fix)
+
+
 def quota_fix(said: str, namespace: str) -> str:
     """Return what to do where a quota refuses a pod, from the API server's words; "" where something else does."""
     if "exceeded quota" not in said:

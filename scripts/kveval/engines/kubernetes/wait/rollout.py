@@ -26,6 +26,7 @@ from kveval.engines.kubernetes.api.kinds import (
 from kveval.engines.kubernetes.wait.diagnosis import (
     Patience,
     Trouble,
+    claim_trouble,
     is_ready,
     node_trouble,
     not_terminating,
@@ -147,9 +148,16 @@ class WaitTarget:
                 and (pod.get("status") or {}).get("phase") != "Succeeded"
             ):
                 trouble = node_trouble(pod, self.api.read(NODE, name), now)
+            notes.append(waits_for(pod, events))
+            for claim in _unbound(self.api, pod) if notes[-1] else ():
+                last = self.api.events(claim)[-1:]
+                words = "".join(str(event.get("message")) for event in last)
+                trouble = trouble or claim_trouble(claim, words)
+                notes.append(
+                    f"claim {claim['metadata']['name']}: {words or 'no volume'}"
+                )
             if trouble is not None and not (retried and trouble.ended):
                 raise self.failed(trouble, pod)
-            notes.append(waits_for(pod, events))
         self.notes = "".join(dict.fromkeys(f"; {note}" for note in notes if note))
 
     def failed(
@@ -540,13 +548,10 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
             or now["metadata"]["uid"] != metadata["uid"]
             or now["metadata"].get("deletionTimestamp")
         ):
-            raise target.failed(
-                Trouble(
-                    "PodDeleted",
-                    "was deleted while it was in use",
-                    pod=metadata["name"],
-                )
-            )
+            evicted = condition(now or {}, "DisruptionTarget")
+            why = f" ({evicted['reason']}: {evicted['message']})" if evicted else ""
+            text = f"was deleted while it was in use{why}"
+            raise target.failed(Trouble("PodDeleted", text, pod=metadata["name"]))
         target.check([now])
         if (again := restarts(now) - restarts(before)) > 0:
             states = (now.get("status") or {}).get("containerStatuses") or []
