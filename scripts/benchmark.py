@@ -23,7 +23,13 @@ from kveval.measure.progress import (
     campaign_progress,
     requested_with,
 )
-from kveval.measure.status import NOT_STARTED, common_failure, keep_status
+from kveval.measure.status import (
+    NOT_STARTED,
+    TIME_LIMIT,
+    common_failure,
+    keep_status,
+    past_time_limit,
+)
 from kveval.measure.transaction import Job, MeasurementError, measure
 from kveval.report.files import so_far_command
 from kveval.tables.levels.pilot import frozen_levels
@@ -105,6 +111,10 @@ def _measure(args: argparse.Namespace, progress: Progress) -> int:
     except Terminated as stopped:
         # A codec that the signal interrupts raises a new Terminated, with the original as its cause.
         cause = stopped.__cause__
+        if past_time_limit():
+            message = "SLURM ended the job at its time limit, and would again: give rule benchmark a longer runtime"
+            progress.fail(f"{message} (set-resources in the profile)", TIME_LIMIT)
+            return 1
         progress.stop(str(cause if isinstance(cause, Terminated) else stopped))
         return 2
     except (Failure, OSError) as failure:

@@ -219,6 +219,25 @@ def test_a_namespace_that_somebody_deletes_is_named(
         cluster.make_namespace(NAMESPACE)
 
 
+def test_a_recorders_namespace_that_somebody_deletes_is_named(
+    chain: Chain, cluster: Cluster
+) -> None:
+    long_level(chain)
+    own_namespace(chain)
+    name = OWN_PCP_NAMESPACE["cluster"]["pcp_namespace"]
+    job = chain.start()
+    in_level(job, cluster)
+    cluster.api.delete(NAMESPACES, name)
+    assert job.end(2 * PATIENCE_S) == 1, job.words()
+    (last,) = [line for line in job.log_text().splitlines() if "FAILED: " in line]
+    assert last.endswith(
+        f"FAILED: namespace {name} was deleted, and with it the recorder"
+    )
+    # What was to be removed there has gone.
+    assert "was not removed" not in job.log_text()
+    assert cluster.gone(PATIENCE_S) == []
+
+
 def test_a_store_that_is_deleted_is_named_and_not_the_server(
     chain: Chain, cluster: Cluster
 ) -> None:

@@ -7,6 +7,7 @@ the clock of the file system. Logs are for people: no state is read from their w
 
 import contextlib
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -31,6 +32,10 @@ State = Literal["starting", "measuring", "adopted", "measured", "failed", "stopp
 _AT_WORK = ("starting", "measuring")
 NOT_STARTED = "not_started"
 """Code of a run that was not started, because all runs before it failed alike."""
+# SLURM waits so long and longer before it kills what it has sent SIGTERM (KillWait, 30 s by default).
+_ASK_S = 3.0
+TIME_LIMIT = "time_limit"
+"""Code of a run whose SLURM job has used up its time."""
 _FAILED_AT_LEAST = 3
 
 
@@ -53,6 +58,19 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     files: str = ""
     code: str = ""
     message: str = ""
+
+
+def past_time_limit() -> bool:
+    """Tell whether this process is of a SLURM job that is being ended because it has used up its time."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None:
+        return False
+    command = ["scontrol", "show", "job", job]
+    try:
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return "Reason=TimeLimit" in shown.stdout.split()
 
 
 def status_path(log: Path) -> Path:

@@ -167,11 +167,11 @@ class ClusterDeployer(Deployer[ClusterServer]):
             codes = {code_of(cause) for cause in with_causes(self.failure)}
             same = error.code == NO_ANSWER and NO_ANSWER in codes
             why = "" if same else f" ({error})"
-            recorder = f"'{selector(context.campaign)}' -n {context.site.pcp_namespace}"
             self.left = (
-                f"not all of this run was removed{why}. {how_it_goes(error)}, or kubectl delete"
-                f" lease,job,deployment,service,configmap,pod -l '{context.selector()}' -n {context.namespace}; kubectl"
-                f" delete lease,job,daemonset,configmap,pod -l {recorder}"
+                f"not all of this run was removed{why}. {how_it_goes(error)}, or kubectl -n {context.namespace} delete"
+                f" lease,job,deployment,service,configmap,pod -l '{context.selector()}'; kubectl -n"
+                f" {context.site.pcp_namespace} delete lease,job,daemonset,configmap,pod -l"
+                f" '{selector(context.campaign)}'"
             )
         if self.left:
             self._say(self.left)

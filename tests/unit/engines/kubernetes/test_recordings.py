@@ -298,7 +298,8 @@ def test_an_outage_that_ends_a_run_and_its_removal_is_told_once(tmp_path: Path) 
     )
     assert said.count("no usable answer") == 1
     # Without this repository, in both namespaces.
-    assert "-n bench; kubectl delete " in said and said.endswith(" -n kveval-pcp")
+    assert "kubectl -n bench delete lease," in said
+    assert "kubectl -n kveval-pcp delete lease," in said
 
 
 @contextlib.contextmanager
