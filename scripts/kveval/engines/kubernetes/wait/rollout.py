@@ -448,28 +448,12 @@ def _daemon_set(
         target.without_since is not None
         and time.monotonic() - target.without_since >= _NO_NODE_S
     ):
-        words = (waits_for(pod, ()) for pod in listed if _aims_at(pod, without))
-        why = next(words, "") or "its selector or tolerations do not match"
-        text = f"no pod on node {', '.join(without)}, where a server is: {why}"
-        raise target.failed(
-            Trouble(
-                "NoNode",
-                text,
-                "correct cluster.node_selector and cluster.tolerations, or free 100m CPU and 128 MiB there",
-            )
-        )
+        text = f"no pod on node {', '.join(without)}, where a server is: does it have 100m CPU and 128 MiB left?"
+        fix = "or correct cluster.node_selector and cluster.tolerations"
+        raise target.failed(Trouble("NoNode", text, fix))
     ready = [pod for pod in new if is_ready(pod)]
     text = f"it is available on {len(ready)} of {len(nodes)} measured nodes"
     return WaitState(len(ready) == len(nodes), text, ready or pods)
-
-
-def _aims_at(pod: Document, nodes: Collection[str]) -> bool:
-    """Tell whether a DaemonSet's pod is for one of these nodes, as its controller notes it for the scheduler."""
-    affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    terms = required.get("nodeSelectorTerms") or []
-    fields = [field for term in terms for field in term.get("matchFields") or []]
-    return any(set(field["values"]) & set(nodes) for field in fields)
 
 
 def wait_for_job(
