@@ -762,9 +762,12 @@ def test_gpu_metrics_that_would_not_be_recorded(pods, code, fix):
 
 
 def test_metrics_of_a_gateway_that_the_account_may_not_look_for():
-    found = examined(gateway_pods=refused(403, "no"))
+    made = plan(site={"gateway": {"name": "g", "namespace": "istio"}})
+    found = examined(made, gateway_pods=refused(403, "no"))
     finding = only(found, "Gateway metrics", "warning")
     assert "cluster.recorder.sources: {gateway: URL}" in finding.fix
+    direct = examined(gateway_pods=refused(403, "no"))
+    assert not [one for one in direct if one.check == "Gateway metrics"]
 
 
 RESTRICTED = 'pods "x" is forbidden: violates PodSecurity "baseline:latest": privileged'

@@ -350,22 +350,21 @@ def release_recorder(
         api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
         with _removal_alone(api, site, campaign, say), signals_deferred():
             living = leases.living_leases(api, site.namespace, campaign)
-            if living and ended:
-                say(
-                    f"left on the cluster is what {', '.join(map(leases.holder_of, living))} has there, which measures for"
-                    f" campaign {campaign} or was killed a moment ago. {lifetime.how_it_goes()} in"
-                    f" {leases.LIVING_S / 60:.0f} minutes"
-                )
-            elif not living:
+            if not living:
                 _remove_recorder(api, site, campaign, say)
+            if ended and living:
+                say(
+                    f"what {', '.join(map(leases.holder_of, living))} has on the cluster was left: it measures for campaign"
+                    f" {campaign}, or was killed in the last {leases.LIVING_S / 60:.0f} minutes. Of a killed one:"
+                    f" {lifetime.how_it_goes()}"
+                )
+            elif ended:
                 # All else of a run goes with its Jobs and its Lease.
-                kinds = (*RUN_KINDS, LEASE) if ended else ()
-                if names := remove_all(
-                    api, selector(campaign), site.namespace, kinds, say
-                ):
-                    say(
-                        f"removed from the cluster what a killed job had left: {', '.join(names)}"
-                    )
+                kinds = (*RUN_KINDS, LEASE)
+                names = remove_all(api, selector(campaign), site.namespace, kinds, say)
+                if names:
+                    said = "removed from the cluster what a killed job had left"
+                    say(f"{said}: {', '.join(names)}")
     except ClusterError as error:
         what = "what the campaign's jobs left" if ended else "the campaign's recorder"
         say(f"{what} was not removed ({error}). {lifetime.how_it_goes(error)}")

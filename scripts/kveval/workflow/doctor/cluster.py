@@ -324,11 +324,11 @@ def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[FindingR
 def _exporters(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow]:
     """Report the metrics of the cluster's own exporters that would not be recorded."""
     named = plan.site.recorder.sources
-    proxied = facts.gateway_pods
-    if "gateway" not in named and proxied is not None and proxied.denied:
+    deployments = [cell.specification.on_cluster for cell in plan.cells]
+    proxied = any(one.route == "gateway" for one in deployments) and facts.gateway_pods
+    if "gateway" not in named and proxied and proxied.denied:
         yield warning("Gateway metrics", *unrecorded("gateway"), "not_listed")
-    needs_gpus = any(cell.specification.on_cluster.gpus for cell in plan.cells)
-    if "dcgm" in named or not needs_gpus:
+    if "dcgm" in named or not any(one.gpus for one in deployments):
         return
     pods = filter(is_dcgm, facts.pods.body.get("items", []))
     nodes = {str(pod["spec"].get("nodeName")) for pod in pods}
