@@ -194,6 +194,9 @@ class NodeRecording:
 
     def _end(self) -> str:
         """Return how the pod has ended or why it cannot continue, "" if it runs."""
+        namespace = self.context.site.pcp_namespace
+        if self.context.api.lacks_namespace(namespace):
+            return f"namespace {namespace} was deleted, and with it the recorder"
         try:
             require_unchanged(self.context.api, [self.pod])
         except RolloutError as error:
@@ -201,9 +204,7 @@ class NodeRecording:
                 return f"the recorder's pod {self.name} was deleted"
             return f"the recorder died: {error}"
         except ClusterError:
-            namespace = self.context.site.pcp_namespace
-            if self.context.api.lacks_namespace(namespace):
-                return f"namespace {namespace} was deleted, and with it the recorder"
+            return ""
         return ""
 
     def _own(self, name: str) -> str:

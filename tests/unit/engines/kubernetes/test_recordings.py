@@ -141,6 +141,8 @@ def refused(found: dict[str, Any] | None) -> str:
     """How a recorder's pod that runs no command is told of; `found`: the pod, as it is by now."""
 
     def answer(call: Call) -> Reply:
+        if call.path.endswith(f"/namespaces/{SITE.pcp_namespace}"):
+            return ok(made("Namespace", SITE.pcp_namespace))
         return (
             ok(found)
             if found and call.path.endswith("/recorder-a")
