@@ -128,17 +128,14 @@ def left_elsewhere(workflow: Any) -> str:
 
 def failed_analyses(workflow: Any) -> list[str]:
     """Return a line for each job that failed and measures nothing: its rule, what it was for, its log."""
-    groups = (
-        job.jobs if job.is_group() else [job] for job in workflow.scheduler.failed
-    )
-    lines = (
-        f"{job.rule.name} {'/'.join(map(str, job.wildcards))}".rstrip()
-        + f" [{', '.join(map(str, job.log)) or 'no log'}]"
-        for jobs in groups
-        for job in jobs
-        if job.rule.name not in _MEASURING
-        and not all(Path(file).exists() for file in job.output)
-    )
+    lines = []
+    for failed in workflow.scheduler.failed:
+        for job in failed.jobs if failed.is_group() else [failed]:
+            made = all(Path(file).exists() for file in job.output)
+            if job.rule.name not in _MEASURING and not made:
+                what = "/".join(map(str, job.wildcards))
+                log = ", ".join(map(str, job.log)) or "no log"
+                lines.append(f"{job.rule.name} {what} [{log}]")
     return sorted(lines)
 
 
