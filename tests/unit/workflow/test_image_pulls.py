@@ -14,6 +14,7 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable
 from kveval.engines.kubernetes.api.probe import Bounds, Probe, _warnings
 from kveval.engines.kubernetes.api.transport import Reply
+from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.requirements import pod_needs
 from kveval.workflow.doctor import image_pulls as image_trials
 from kveval.workflow.doctor.image_pulls import node_ahead, outcome_of, try_images
@@ -178,6 +179,10 @@ def test_the_trials_pod_is_harmless():
     assert pod["spec"]["securityContext"]["runAsUser"] == 1234
     assert pod["spec"]["activeDeadlineSeconds"] == 120
     assert pod["metadata"]["labels"]["kveval.dev/campaign"] == "first"
+    (recorder,) = pod_needs([recording_documents("first", made.site)[-1]])
+    # The recorder's image is tried without what its own pod may do.
+    tried = image_trials.trial_pod("pcp:1", recorder, made, 60)
+    assert tried["metadata"]["annotations"] == {}
 
 
 @pytest.mark.parametrize(

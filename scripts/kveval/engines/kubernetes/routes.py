@@ -249,15 +249,14 @@ def exporters_of(
         try:
             urls = look()
         except Refused:
-            say(". ".join(unrecorded(source)))
-            continue
-        if not urls:
-            say(". ".join(unrecorded(source, "no exporter of them was found")))
-        elif reached(context, recorder, urls):
-            recorded[source] = " ".join(urls)
+            lacking = unrecorded(source)
         else:
+            if urls and reached(context, recorder, urls):
+                recorded[source] = " ".join(urls)
+                continue
             why = f"pod {recorder} cannot read {', '.join(urls)}"
-            say(". ".join(unrecorded(source, why)))
+            lacking = unrecorded(source, why if urls else "no exporter was found")
+        say(". What helps: ".join(lacking))
     return recorded
 
 
@@ -269,13 +268,13 @@ def unrecorded(source: str, why: str = "") -> tuple[str, str]:
     what = {"dcgm": "GPU metrics", "gateway": "metrics of the Gateway's proxy"}[source]
     key = f"cluster.recorder.sources: {{{source}: URL}}"
     if why:
-        return f"no {what} are recorded: {why}", f"To have them: an exporter, and {key}"
+        return f"no {what} are recorded: {why}", f"an exporter, and {key}"
     right = (
         "the right to list pods, as docs/cluster-site.md#several-cells-at-once has it"
     )
     return (
         f"no {what} are recorded: this account may not list the pods of their exporter",
-        f"To have them: {right}; or {key}",
+        f"{right}; or {key}",
     )
 
 

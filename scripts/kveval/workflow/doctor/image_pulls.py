@@ -15,6 +15,7 @@ from kveval.engines.kubernetes.api.names import labels, selector
 from kveval.engines.kubernetes.api.probe import Answer, Bounds, Probe, map_concurrently
 from kveval.engines.kubernetes.deployment import on_nodes
 from kveval.engines.kubernetes.manifests.recorder import COMPONENT as RECORDER
+from kveval.engines.kubernetes.manifests.recorder import UNCONFINED
 from kveval.engines.kubernetes.manifests.requirements import (
     PodNeed,
     node_of,
@@ -164,9 +165,13 @@ def trial_pod(
         for key in ("nodeSelector", "tolerations", "imagePullSecrets")
         if key in need.spec
     }
-    return pod_like(
-        need, site.namespace, labels(plan.name, "", None, "", COMPONENT), spec
-    )
+    marks = labels(plan.name, "", None, "", COMPONENT)
+    pod = pod_like(need, site.namespace, marks, spec)
+    # It names a container that the trial has not, and a privilege.
+    annotations = pod["metadata"]["annotations"].items()
+    own = {name: value for name, value in annotations if name not in UNCONFINED}
+    pod["metadata"]["annotations"] = own
+    return pod
 
 
 def pod_like(

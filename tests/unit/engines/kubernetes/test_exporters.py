@@ -71,7 +71,7 @@ def test_a_gateway_is_found_where_its_pods_say_where_their_metrics_are() -> None
     ("node", "answers", "said"),
     [
         ("gpu-0", False, "this account may not list"),
-        ("gpu-1", True, "no exporter of them was found"),
+        ("gpu-1", True, "no exporter was found"),
         ("gpu-0", True, "pod recorder-0 cannot read http://10.1.0.1:9400/metrics"),
     ],
     ids=["no right", "none there", "not reached"],

@@ -20,7 +20,7 @@ SOURCE_GROUPS = tuple(
 """What a metrics URL may be of, each once."""
 # AppArmor's profile of container runtimes denies reading the processes of a node, whatever a pod's capabilities
 # (containerd#2679). The field in its place is there from Kubernetes 1.30 on; the API server fills it from this.
-_UNCONFINED = {
+UNCONFINED = {
     f"container.apparmor.security.beta.kubernetes.io/{CONTAINER}": "unconfined"
 }
 PLACE = "@SOURCE@"
@@ -69,7 +69,7 @@ def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
         labels=labels,
         selector=selector,
         servers=selector | {f"{names.PREFIX}/component": "model-server"},
-        annotations=_UNCONFINED | site.annotations_of(COMPONENT),
+        annotations=UNCONFINED | site.annotations_of(COMPONENT),
         start=(MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8"),
         sources={
             f"{name}.url": f"{url}\n" for name, url in site.recorder.sources.items()
