@@ -214,6 +214,7 @@ def a_server(node: str) -> Document:
     made = a_pod(NAMESPACE, f"server-{node}", pod_template("serve"))
     made["metadata"]["labels"] |= labels("two-nodes", "", None, "", "model-server")
     made["spec"]["nodeName"] = node
+    made["spec"]["containers"][0]["resources"] = {"requests": {"memory": "1Mi"}}
     return made
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kveval.campaign.site import Cluster
 from kveval.engines import merge_metrics
-from kveval.engines.kubernetes import leases, lifetime
+from kveval.engines.kubernetes import leases, lifetime, neighbours
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect
@@ -363,6 +363,8 @@ def release_recorder(
                 # All else of a run goes with its Jobs and its Lease.
                 kinds = (*RUN_KINDS, LEASE)
                 names = remove_all(api, selector(campaign), site.namespace, kinds, say)
+                chosen = selector(campaign, component=neighbours.COMPONENT)
+                names += remove_all(api, chosen, site.pcp_namespace, [LEASE], say)
                 if names:
                     said = "removed from the cluster what a killed job had left"
                     say(f"{said}: {', '.join(names)}")
