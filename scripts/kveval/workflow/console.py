@@ -169,7 +169,7 @@ def after_failures(
     if failed or stopped:
         _release_recorder(runs, warn)
     if analyses:
-        yield "Some jobs of the analysis failed. The same command tries them again:"
+        yield "Other jobs failed. The same command tries them again:"
         yield from (f"  {line}" for line in analyses)
     yield from _report_command()
 

@@ -249,7 +249,7 @@ def test_jobs_of_the_analysis_that_failed_are_named_with_their_logs(
     assert lines == ["extract_peak M/a/0 [logs/extract_peak.log]"]
     said = list(after_failures(runs, 0.0, pytest.fail, lines))
     assert said[:2] == [
-        "Some jobs of the analysis failed. The same command tries them again:",
+        "Other jobs failed. The same command tries them again:",
         f"  {lines[0]}",
     ]
 

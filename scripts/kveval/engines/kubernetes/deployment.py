@@ -9,6 +9,7 @@ from typing import Any
 from kveval.engines.kubernetes import nodes as machines
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import (
+    CREDENTIAL_REFUSED,
     NO_ANSWER,
     ClusterError,
 )
@@ -162,10 +163,12 @@ class ClusterDeployer(Deployer[ClusterServer]):
                 else:
                     remove_run(self._context, self._say)
         except ClusterError as error:
-            # Not raised, because the measured data is still valid.
+            # Not raised, because the measured data is still valid. With its namespace all of the run goes.
             context = self._context
+            if context.api.lacks_namespace(context.namespace):
+                return
             codes = {code_of(cause) for cause in with_causes(self.failure)}
-            same = error.code == NO_ANSWER and NO_ANSWER in codes
+            same = error.code in codes & {NO_ANSWER, CREDENTIAL_REFUSED}
             why = "" if same else f" ({error})"
             self.left = (
                 f"not all of this run was removed{why}. {how_it_goes(error)}, or kubectl -n {context.namespace} delete"

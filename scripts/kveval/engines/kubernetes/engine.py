@@ -153,8 +153,7 @@ class ClusterEngine:
             if isinstance(error, RolloutError):
                 said = error.keep_evidence(scratch / "raw")
             # The last line of the job's log has the failure and what is left on the cluster.
-            deleted = namespace_deleted(context)
-            parts = [deleted, said, "" if deleted else deployer.left]
+            parts = [namespace_deleted(context), said, deployer.left]
             error.args = ("; ".join(filter(None, parts)),)
             raise
         finally:

@@ -378,7 +378,7 @@ def await_removal(context: RunContext, say: Log) -> None:
 
     Called by a run that holds its Lease: whoever begins to remove the recorder afterwards sees that the run lives.
     """
-    with _removal_alone(context.api, context.site, context.campaign, say):
+    with _removal_alone(context.api, context.site, context.campaign, say, begins=True):
         chosen = selector(context.campaign, component=COMPONENT)
         there = context.api.list(DAEMON_SET, context.site.pcp_namespace, chosen)
         # A job that was killed meanwhile has begun it: what is applied to such an object would go with it.
@@ -387,8 +387,13 @@ def await_removal(context: RunContext, say: Log) -> None:
 
 
 @contextlib.contextmanager
-def _removal_alone(api: Api, site: Cluster, campaign: str, say: Log) -> Iterator[None]:
-    """Hold the Lease of whoever looks for the campaign's living runs and removes their recorder if there are none."""
+def _removal_alone(
+    api: Api, site: Cluster, campaign: str, say: Log, *, begins: bool = False
+) -> Iterator[None]:
+    """Hold the Lease of whoever looks for the campaign's living runs and removes their recorder if there are none.
+
+    `begins`: a run begins that needs the recorder. Raises ClusterError.
+    """
     metadata: Document = {
         "name": object_name("", None, _REMOVAL, campaign),
         "namespace": site.pcp_namespace,
@@ -398,10 +403,13 @@ def _removal_alone(api: Api, site: Cluster, campaign: str, say: Log) -> Iterator
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(leases.hold(api, metadata, awaited, say))
-        except Refused:
-            # Without its namespace there is no recorder.
+        except Refused as error:
+            # Without its namespace there is no recorder; the account may be one that makes the namespace.
             if not api.lacks_namespace(site.pcp_namespace):
                 raise
+            if error.status != 404 and begins:
+                message = f"there is no namespace {site.pcp_namespace}, or it is being deleted: docs/cluster.md makes it"
+                raise ClusterError(message, code="no_namespace") from error
         yield
 
 
