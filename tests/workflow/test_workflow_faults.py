@@ -208,7 +208,7 @@ def test_a_job_at_slurms_time_limit_has_failed_with_what_helps(tree: Tree) -> No
     programs = tree.folder / "programs"
     programs.mkdir()
     (programs / "scontrol").write_text(
-        "#!/bin/sh\necho JobState=COMPLETING Reason=TimeLimit\n"
+        "#!/bin/sh\necho JobState=RUNNING EndTime=2026-01-01T00:00:00 Deadline=N/A\n"
     )
     (programs / "scontrol").chmod(0o755)
     tree.env |= {"PATH": f"{programs}:{tree.env['PATH']}", "SLURM_JOB_ID": "7"}
