@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kveval.campaign.site import Cluster
 from kveval.engines import merge_metrics
-from kveval.engines.kubernetes import leases, lifetime, neighbours
+from kveval.engines.kubernetes import leases, lifetime
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect
@@ -31,6 +31,7 @@ from kveval.engines.kubernetes.api.kinds import (
     LEASE,
     POD,
     Document,
+    described,
 )
 from kveval.engines.kubernetes.api.names import labels, object_name, selector
 from kveval.engines.kubernetes.deployment import RUN_KINDS, remove_all
@@ -360,11 +361,18 @@ def release_recorder(
                     f" {lifetime.how_it_goes()}"
                 )
             elif ended:
-                # All else of a run goes with its Jobs and its Lease.
-                kinds = (*RUN_KINDS, LEASE)
-                names = remove_all(api, selector(campaign), site.namespace, kinds, say)
-                chosen = selector(campaign, component=neighbours.COMPONENT)
-                names += remove_all(api, chosen, site.pcp_namespace, [LEASE], say)
+                # All else of a run goes with its Jobs.
+                chosen = selector(campaign)
+                names = remove_all(api, chosen, site.namespace, RUN_KINDS, say)
+                for namespace in {site.namespace, site.pcp_namespace}:
+                    for lease in api.list(LEASE, namespace, chosen):
+                        # A run may begin now, and have made its own.
+                        if leases.gone(leases.holder_of(lease)):
+                            about = lease["metadata"]
+                            api.delete(
+                                LEASE, about["name"], namespace, uid=about["uid"]
+                            )
+                            names.append(described(lease))
                 if names:
                     said = "removed from the cluster what a killed job had left"
                     say(f"{said}: {', '.join(names)}")

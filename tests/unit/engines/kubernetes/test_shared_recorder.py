@@ -242,7 +242,7 @@ def test_a_campaign_of_the_same_name_in_another_namespace_keeps_its_recorder(
 
 
 def test_what_a_killed_job_left_goes_when_snakemake_ends_unless_another_measures(
-    objects: Objects, tmp_path: Path
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = made(
         "Deployment",
@@ -261,9 +261,24 @@ def test_what_a_killed_job_left_goes_when_snakemake_ends_unless_another_measures
     assert path in objects.there
     assert said[-1].startswith("what host-of-other-1-1 has on the cluster was left")
     assert "15 minutes" in said[-1] and "kveval teardown" in said[-1]
+    # While it is removed another run begins, and a Lease of the killed job is there.
+    monkeypatch.setattr(leases, "gone", lambda holder: "killed" in holder)
+
+    def before(_job: str, call: Call) -> None:
+        if call.method != "DELETE":
+            return
+        for name in ("killed", "begins"):
+            about = {"name": name, "namespace": SITE.namespace, "uid": name}
+            about |= {"labels": labels(CAMPAIGN, "", None, "", "lease")}
+            spec = {"holderIdentity": name}
+            lease = {"kind": "Lease", "metadata": about, "spec": spec}
+            objects.there[f"{LEASES}/{name}"] = lease
+
+    objects.before = before
     release_recorder(SITE, CAMPAIGN, said.append)
-    assert path not in objects.there
-    assert said[-1].endswith("a killed job had left: Deployment bench/server")
+    assert path not in objects.there and f"{LEASES}/begins" in objects.there
+    left = "Deployment bench/server, Lease bench/killed"
+    assert said[-1].endswith(f"a killed job had left: {left}")
 
 
 def test_a_removal_that_a_killed_job_has_begun_is_ended_before_a_recorder_is_applied(
