@@ -48,7 +48,9 @@ from kveval.workflow.invocation import (
     Invocation,
     RequestedJobs,
     SlurmPolling,
+    beside_snakemake,
     drains,
+    failed_analyses,
     left_elsewhere,
     limit_of,
 )
@@ -154,6 +156,8 @@ onstart:
         RequestedJobs.of(workflow),
         warn=logger.warning,
         measured_here="benchmark" not in INVOCATION.sent,
+        slots=MEASUREMENT_SLOTS,
+        cores=beside_snakemake(workflow),
     )
     RESTORING.begin(RequestedJobs.of(workflow).measured)
 
@@ -183,7 +187,9 @@ onerror:
         why = "Stopped (SIGTERM) when the running jobs had ended; no others were started."
         print_last(after_stop(RUNS, requested, BEGAN, why, logger.warning))
         raise SystemExit(DRAINED)
-    print_last(after_failures(RUNS, BEGAN, logger.warning))
+    print_last(
+        after_failures(RUNS, BEGAN, logger.warning, failed_analyses(workflow))
+    )
 
 
 logger.addFilter(

@@ -5,7 +5,9 @@ asked to stop.
 """
 
 import argparse
+import signal
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +25,13 @@ from kveval.measure.progress import (
     campaign_progress,
     requested_with,
 )
-from kveval.measure.status import NOT_STARTED, common_failure, keep_status
+from kveval.measure.status import (
+    NOT_STARTED,
+    TIME_LIMIT,
+    common_failure,
+    keep_status,
+    slurm_end_s,
+)
 from kveval.measure.transaction import Job, MeasurementError, measure
 from kveval.report.files import so_far_command
 from kveval.tables.levels.pilot import frozen_levels
@@ -83,7 +91,7 @@ def _measure(args: argparse.Namespace, progress: Progress) -> int:
 
     `progress`: that of a run by itself, until it is known what is measured together.
     """
-    here = False
+    here, end_s = False, slurm_end_s()
     try:
         config = load_config(args.campaign, args.catalogues)
         here = config.campaign.engine == "local"
@@ -105,6 +113,12 @@ def _measure(args: argparse.Namespace, progress: Progress) -> int:
     except Terminated as stopped:
         # A codec that the signal interrupts raises a new Terminated, with the original as its cause.
         cause = stopped.__cause__
+        # Nothing is left to tear down, and SLURM sends the signal more than once.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if time.time() >= end_s:
+            message = "SLURM ended the job at its time limit, and would again: give rule benchmark a longer runtime"
+            progress.fail(f"{message} (set-resources in the profile)", TIME_LIMIT)
+            return 1
         progress.stop(str(cause if isinstance(cause, Terminated) else stopped))
         return 2
     except (Failure, OSError) as failure:

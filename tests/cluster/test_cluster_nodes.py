@@ -24,14 +24,15 @@ from tests.support.cluster_chain import (
 )
 from tests.support.config_files import CONFIG, RELEASES
 from tests.support.fault_chain import merged, without_figures
+from tests.support.testbed import a_pod, pod_template
 from tests.support.tree import Tree
 
 from kveval.campaign.inheritance import with_site
 from kveval.campaign.site import Cluster as Site
 from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes import recordings
-from kveval.engines.kubernetes.api.kinds import EVENT, NODE
-from kveval.engines.kubernetes.api.names import selector
+from kveval.engines.kubernetes.api.kinds import EVENT, NODE, POD, Document
+from kveval.engines.kubernetes.api.names import labels, selector
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.nodes import fingerprint
@@ -208,6 +209,15 @@ def test_what_keeps_a_cell_from_being_deployed_is_told(
     assert kinds_left(nodes) <= {"PersistentVolumeClaim"}
 
 
+def a_server(node: str) -> Document:
+    """A pod that the recorder takes for a server of campaign two-nodes."""
+    made = a_pod(NAMESPACE, f"server-{node}", pod_template("serve"))
+    made["metadata"]["labels"] |= labels("two-nodes", "", None, "", "model-server")
+    made["spec"]["nodeName"] = node
+    made["spec"]["containers"][0]["resources"] = {"requests": {"memory": "1Mi"}}
+    return made
+
+
 def test_every_node_that_serves_is_recorded_as_a_host_of_its_own(
     nodes: Cluster, tmp_path: Path
 ) -> None:
@@ -224,13 +234,20 @@ def test_every_node_that_serves_is_recorded_as_a_host_of_its_own(
     )
     begin = time.time()
     try:
+        nodes.api.apply(map(a_server, ("rest-0", "gpu-0")))
         pods = recordings.deploy(context, ["rest-0", "gpu-0"], print)
+        # Where nothing serves, nothing with the recorder's privileges runs.
+        placed = [
+            pod["spec"].get("nodeName")
+            for pod in nodes.api.list(POD, site.pcp_namespace)
+        ]
+        assert sorted(filter(None, placed)) == ["gpu-0", "rest-0"]
         recorder = recordings.start_recording(context, pods, tmp_path / "pcp", {}, [])
         time.sleep(4)
         recorder.check_alive()
         recorder.stop()
     finally:
-        remove(nodes.api, selector("two-nodes"), [site.pcp_namespace])
+        remove(nodes.api, selector("two-nodes"), [NAMESPACE, site.pcp_namespace])
     (tmp_path / "raw").mkdir()
     pack_archives(recorder.archives, tmp_path / "raw" / "pcp.tar.zst")
     (tmp_path / "run.json").write_text("{}")

@@ -96,7 +96,8 @@ def test_a_right_that_is_taken_away_in_a_level_is_named_with_what_is_left(
         assert job.end(PATIENCE_S) == 1, job.words()
         [last] = [line for line in job.log_text().splitlines() if "FAILED: " in line]
         assert "403" in last and 'in the namespace "kveval"' in last, job.log_text()
-        assert f"kubectl -n {NAMESPACE} delete lease,job" in last
+        for place in (NAMESPACE, PCP_NAMESPACE):
+            assert f"kubectl -n {place} delete lease,job" in last
         # All that is left belongs to the run's Lease, by way of its lifetime.
         for lease in admin.list(LEASE, NAMESPACE, selector()):
             admin.delete(LEASE, lease["metadata"]["name"], NAMESPACE)

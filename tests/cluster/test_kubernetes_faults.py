@@ -192,27 +192,36 @@ def test_a_fault_is_named_leaves_nothing_and_the_next_run_completes(
     assert cluster.ours() == []
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            NAMESPACE,
+            "the servers and the load of this run; DaemonSet kveval-pcp-of-a-run/",
+        ),
+        (OWN_PCP_NAMESPACE["cluster"]["pcp_namespace"], "the recorder"),
+    ],
+)
 def test_a_namespace_that_somebody_deletes_is_named(
-    chain: Chain, cluster: Cluster
+    chain: Chain, cluster: Cluster, name: str, said: str
 ) -> None:
     long_level(chain)
     own_namespace(chain)
     job = chain.start()
     in_level(job, cluster)
-    cluster.api.delete(NAMESPACES, NAMESPACE)
+    cluster.api.delete(NAMESPACES, name)
     try:
-        job.wait_for(
-            f"FAILED: .*namespace {NAMESPACE} was deleted, and with it the servers and the load",
-            PATIENCE_S,
-        )
-        assert (
-            "DaemonSet kveval-pcp-of-a-run/cluster-faults-recorder-" in job.log_text()
-        )
         assert job.end(2 * PATIENCE_S) == 1, job.words()
+        assert (
+            f"FAILED: namespace {name} was deleted, and with it {said}"
+            in job.log_text()
+        )
+        # What was to be removed there has gone.
+        assert "was not removed" not in job.log_text()
         assert cluster.gone(PATIENCE_S) == []
     finally:
         wait_until(
-            lambda: cluster.api.read(NAMESPACES, NAMESPACE) is None,
+            lambda: cluster.api.read(NAMESPACES, name) is None,
             "the namespace's end",
             PATIENCE_S,
         )

@@ -18,6 +18,7 @@ import pytest
 import zstandard
 from tests.support.cluster_chain import (
     CAMPAIGN,
+    NAMESPACE,
     OWN_PCP_NAMESPACE,
     Cluster,
     needs_cluster,
@@ -277,6 +278,25 @@ def test_after_kill_9_of_snakemake_nothing_is_left_and_a_rerun_completes(
     code, output = made.run("report", "--until", "benchmark")
     assert code == 0, output
     assert made.measured() == set(CELLS)
+    assert cluster.ours() == []
+
+
+def test_what_a_killed_job_left_is_named_and_removed_when_snakemake_ends(
+    tree: Callable[[dict[str, Any]], ClusterTree], cluster: Cluster
+) -> None:
+    made = tree(
+        merged(TWO, {**OWN_PCP_NAMESPACE, "workloads": {"short": {"seconds": 30}}})
+    )
+    running = made.start("report", "--until", "benchmark")
+    for name in CELLS:
+        made.wait_for(name, "2 streams", 2 * PATIENCE_S)
+    for job in made.jobs(running.pid):
+        job.kill()
+    output, _ = running.communicate(timeout=3 * PATIENCE_S)
+    assert running.returncode == 1
+    (said,) = [line for line in output.splitlines() if "a killed job had left" in line]
+    assert said.count(f"Deployment {NAMESPACE}/") == len(CELLS), said
+    assert "its job was killed" in output
     assert cluster.ours() == []
 
 

@@ -190,8 +190,14 @@ FACTS = ClusterFacts(
     versions={},
     gateway=None,
     gateway_class=None,
+    gateway_pods=None,
     nodes=listed(node()),
-    pods=listed(),
+    pods=listed(
+        {
+            "metadata": {"name": "dcgm", "labels": {"app": "nvidia-dcgm-exporter"}},
+            "spec": {"nodeName": "n1", "containers": []},
+        }
+    ),
     storage_classes=listed(
         {
             "metadata": {

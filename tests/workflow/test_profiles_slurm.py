@@ -215,6 +215,8 @@ def test_a_job_that_somebody_cancels_is_named_as_cancelled(
         subprocess.run([*held[:-1], "state=up"], check=True)
     assert process.returncode == 1
     assert message in output, output[-4000:]
+    last = output.partition("Other jobs failed.")[2]
+    assert "  import_run Qwen3-0.6B/no-offload/0/i1 [logs/" in last, output[-4000:]
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from tests.support.fault_chain import (
 )
 from tests.support.tree import Tree
 
+from kveval.workflow.stopping import jobs_below
+
 pytestmark = [pytest.mark.workflow, needs_pcp]
 CELL = "Qwen3-0.6B/{}/0/run-1"
 POINTER = "results/faults/Qwen3-0.6B/no-offload/0/run-1/measurement.json"
@@ -199,6 +201,28 @@ def test_a_sigint_to_snakemake_alone_tears_the_measurement_down_and_is_no_failur
     assert "Traceback" not in output
     assert len(end.splitlines()) < 10
     afterwards(tree)
+
+
+def test_a_job_at_slurms_time_limit_has_failed_with_what_helps(tree: Tree) -> None:
+    tree.configure(merged(tree.campaign, {"workloads": LONG["workloads"]}))
+    programs = tree.folder / "programs"
+    programs.mkdir()
+    (programs / "scontrol").write_text(
+        "#!/bin/sh\necho JobState=RUNNING EndTime=2026-01-01T00:00:00 Deadline=N/A\n"
+    )
+    (programs / "scontrol").chmod(0o755)
+    tree.env |= {"PATH": f"{programs}:{tree.env['PATH']}", "SLURM_JOB_ID": "7"}
+    running = tree.start(*BENCHMARKS)
+    name = in_first_level(tree)
+    # As slurmstepd does; the other measurement is left out.
+    running.send_signal(signal.SIGTERM)
+    [job] = jobs_below(psutil.Process(running.pid))
+    job.terminate()
+    output, _ = running.communicate(timeout=120)
+    said = "SLURM ended the job at its time limit, and would again: give rule benchmark a longer runtime"
+    assert f"FAILED: {said}" in tree.log(name).read_text()
+    assert re.search(rf"Failed: \S+: {said}", output), output
+    assert "stopped by SIGTERM" not in output
 
 
 def test_a_closed_pipe_stops_snakemake_and_its_measurement(tree: Tree) -> None:

@@ -6,7 +6,9 @@ the clock of the file system. Logs are for people: no state is read from their w
 """
 
 import contextlib
+import math
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -31,6 +33,9 @@ State = Literal["starting", "measuring", "adopted", "measured", "failed", "stopp
 _AT_WORK = ("starting", "measuring")
 NOT_STARTED = "not_started"
 """Code of a run that was not started, because all runs before it failed alike."""
+_ASK_S = 10.0
+TIME_LIMIT = "time_limit"
+"""Code of a run whose SLURM job has used up its time."""
 _FAILED_AT_LEAST = 3
 
 
@@ -53,6 +58,20 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     files: str = ""
     code: str = ""
     message: str = ""
+
+
+def slurm_end_s() -> float:
+    """Return when SLURM's time limit ends this process's job, epoch seconds; infinity without one that it tells."""
+    if end_s := os.environ.get("SLURM_JOB_END_TIME"):
+        return float(end_s)
+    # Releases before 23.02 do not set it.
+    try:
+        command = ["scontrol", "show", "job", os.environ["SLURM_JOB_ID"]]
+        shown = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_S)
+        end = shown.stdout.partition("EndTime=")[2].split()[0]
+        return datetime.fromisoformat(end).timestamp()
+    except (LookupError, OSError, subprocess.SubprocessError, ValueError):
+        return math.inf
 
 
 def status_path(log: Path) -> Path:

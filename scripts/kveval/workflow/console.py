@@ -27,17 +27,25 @@ def before(
     warn: Callable[[str], None],
     *,
     measured_here: bool = True,
+    slots: int = 1,
+    cores: int = 1,
 ) -> None:
     """Print what is known before measurements are made, and list them for the jobs' progress; nothing if there are none.
 
     Printed are the campaign's warnings and how busy this machine is. `measured_here`: whether it makes the measurements
-    itself. Raises WorkflowError where the environment does not say how long a run may wait.
+    itself; `slots`: how many at once, and `cores`: for how many there are cores here. Raises WorkflowError where the
+    environment does not say how long a run may wait.
     """
     if not requested.measured:
         return
     write_requested(requested_file(runs.config), requested.measured)
     for warning in runs.config.warnings:
         warn(str(warning))
+    if measured_here and slots > cores:
+        warn(
+            f"{slots} measurements are to be made at once, and snakemake has {pluralize(cores, 'core')}, of which each"
+            f" takes one: --cores {slots}"
+        )
     if measured_here and runs.config.campaign.engine == "local":
         _describe_machine(warn)
 
@@ -143,11 +151,12 @@ def after_failures(
     runs: Runs,
     since: float,
     warn: Callable[[str], None],
+    analyses: Sequence[str] = (),
 ) -> Iterator[str]:
-    """Yield each failed measurement with its cause, and how to get a report all the same.
+    """Yield each failed measurement with its cause, the other jobs that failed, and how to get a report all the same.
 
-    `since`: when snakemake began, epoch seconds. On a cluster this also releases the recorder that the campaign's jobs
-    share; `warn` gets a message if that fails.
+    `since`: when snakemake began, epoch seconds; `analyses`: a line for each of the other jobs. On a cluster this also
+    removes what killed jobs left and the recorder that the campaign's jobs share; `warn` gets what was left, or stays.
     """
     # Snakemake calls its handler when all jobs have ended.
     failed, stopped = _unmeasured(runs, runs.pointers, since, jobs_ended=True)
@@ -159,6 +168,9 @@ def after_failures(
         yield from (f"  {line}" for line in stopped)
     if failed or stopped:
         _release_recorder(runs, warn)
+    if analyses:
+        yield "Other jobs failed. The same command tries them again:"
+        yield from (f"  {line}" for line in analyses)
     yield from _report_command()
 
 

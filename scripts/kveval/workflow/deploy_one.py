@@ -20,6 +20,7 @@ from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import POD, Document, condition
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.manifests.context import component_of
+from kveval.engines.kubernetes.manifests.recorder import COMPONENT as RECORDER
 from kveval.host.errors import Failure
 from kveval.host.findings import aligned
 from kveval.host.redaction import Redactor
@@ -176,6 +177,9 @@ def note(
 ) -> None:
     """Record a pod's present state in `seen`; say what it waits for if that changed."""
     metadata, status = pod["metadata"], pod.get("status") or {}
+    # The recorder's pods of nodes without a server are to wait.
+    if component_of(pod) == RECORDER and not pod["spec"].get("nodeName"):
+        return
     story = seen.setdefault(
         metadata["uid"], PodStory(metadata["name"], component_of(pod))
     )
@@ -197,7 +201,7 @@ def note(
         if events
         else ""
     )
-    if waits and waits != story.waits:
+    if waits and waits != story.waits and not waits.startswith("Scheduled: "):
         say(f"{story.component} waits: {waits}")
     story.waits = waits
 

@@ -126,6 +126,25 @@ def left_elsewhere(workflow: Any) -> str:
     return f"Cancelled by Snakemake: {them}. Look there whether they have ended."
 
 
+def failed_analyses(workflow: Any) -> list[str]:
+    """Return a line for each job that failed and measures nothing: its rule, what it was for, its log."""
+    lines = []
+    for failed in workflow.scheduler.failed:
+        for job in failed.jobs if failed.is_group() else [failed]:
+            made = all(Path(file).exists() for file in job.output)
+            if job.rule.name not in _MEASURING and not made:
+                what = "/".join(map(str, job.wildcards))
+                log = ", ".join(map(str, job.log)) or "no log"
+                lines.append(f"{job.rule.name} {what} [{log}]")
+    return sorted(lines)
+
+
+def beside_snakemake(workflow: Any) -> int:
+    """Return how many cores jobs on this host may take together."""
+    settings = workflow.resource_settings
+    return int((settings.cores if workflow.local_exec else settings.local_cores) or 1)
+
+
 def target_names(workflow: Any) -> list[str]:
     """Return the names of the rules that can be targets."""
     return [rule.name for rule in workflow.rules if not rule.has_wildcards()]

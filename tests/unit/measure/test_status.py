@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -35,6 +37,7 @@ from kveval.measure.status import (
     common_failure,
     keep_status,
     read_status,
+    slurm_end_s,
     status_path,
 )
 
@@ -513,3 +516,36 @@ def test_nothing_can_be_expected_once_every_cell_failed_alike(
 def test_failures_of_an_earlier_snakemake_are_no_reason(tmp_path: Path) -> None:
     old = dict.fromkeys(RUNS[:3], DIED | {"silent_s": 600.0})
     assert left_alike(tmp_path, old, RUNS[5]) is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "shown", "end_s"),
+    [
+        ({}, "", math.inf),
+        ({"SLURM_JOB_END_TIME": "1700000000"}, "", 1_700_000_000.0),
+        (
+            {"SLURM_JOB_ID": "7"},
+            "StartTime=Unknown EndTime=2026-01-01T00:00:00 X=1",
+            None,
+        ),
+        ({"SLURM_JOB_ID": "7"}, "EndTime=Unknown Deadline=N/A", math.inf),
+        ({"SLURM_JOB_ID": "7"}, "", math.inf),
+    ],
+)
+def test_when_slurm_ends_a_job_is_known_where_it_says_so(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    shown: str,
+    end_s: float | None,
+) -> None:
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\necho '{shown}'\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_END_TIME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    # scontrol's times are the host's own.
+    local = datetime(2026, 1, 1).timestamp()
+    assert slurm_end_s() == (local if end_s is None else end_s)

@@ -25,7 +25,7 @@ from kveval.workflow.console import (
     before,
     no_target,
 )
-from kveval.workflow.invocation import RequestedJobs
+from kveval.workflow.invocation import RequestedJobs, failed_analyses
 from kveval.workflow.report_settings import report_command
 from kveval.workflow.runs import Runs
 
@@ -233,6 +233,48 @@ def test_a_job_that_was_stopped_is_listed_apart_from_those_that_failed(
         "its job was killed; its last line was: 8 streams",
         "stopped by SIGTERM; all is gone",
     ]
+
+
+def test_jobs_of_the_analysis_that_failed_are_named_with_their_logs(
+    runs: Runs, tmp_path: Path
+) -> None:
+    (tmp_path / "made.csv").touch()
+    alone = failing("benchmark", "measurement.json")
+    group = SimpleNamespace(
+        is_group=lambda: True,
+        jobs=[failing("convert_pcp", "made.csv"), failing("extract_peak", "peak.csv")],
+    )
+    scheduler = SimpleNamespace(failed={"group": group, "alone": alone}.values())
+    lines = failed_analyses(SimpleNamespace(scheduler=scheduler))
+    assert lines == ["extract_peak M/a/0 [logs/extract_peak.log]"]
+    said = list(after_failures(runs, 0.0, pytest.fail, lines))
+    assert said[:2] == [
+        "Other jobs failed. The same command tries them again:",
+        f"  {lines[0]}",
+    ]
+
+
+def failing(rule: str, output: str) -> SimpleNamespace:
+    failed = job(rule, output)
+    failed.wildcards, failed.log = ["M", "a", "0"], [f"logs/{rule}.log"]
+    failed.is_group = lambda: False
+    return failed
+
+
+def test_slots_that_have_no_core_each_are_said_before_anything_is_measured(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(QUIET_WAIT, "0")
+    asked = RequestedJobs(tuple(runs.pointers), (), ())
+
+    def said(**given: Any) -> list[str]:
+        lines: list[str] = []
+        before(runs, asked, lines.append, **given)
+        return [line for line in lines if "--cores" in line]
+
+    (line,) = said(slots=12, cores=8)
+    assert "12 measurements" in line and "8 cores" in line and "--cores 12" in line
+    assert said(slots=8, cores=8) == said(slots=12, cores=1, measured_here=False) == []
 
 
 def log_of(pointer: Path) -> Path:

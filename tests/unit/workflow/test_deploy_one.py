@@ -119,6 +119,10 @@ def test_what_a_pod_waits_for_is_said_once_and_its_times_are_kept() -> None:
         "",
         "Pending FailedScheduling: 0/3 nodes are available",
     )
+    recorder = pod("Pending", labels={"kveval.dev/component": "recorder"}, uid="r")
+    note(api, recorder, seen, said.append)
+    # It is for a node without a server.
+    assert len(seen) == len(said) == 1
     note(api, pod("Running", "gpu-0"), seen, said.append)
     # What it was is told, not how it goes.
     note(api, pod("Failed", "", deletionTimestamp=MADE), seen, said.append)

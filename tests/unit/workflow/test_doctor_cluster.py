@@ -717,7 +717,7 @@ IMAGES = (
         "c:1", "Deployment kv/c", "refused", "ErrImagePull: not found", node="n1"
     ),
     ImageTrial("d:1", "Deployment kv/d", "unplaced", "Unschedulable: 0/1 nodes"),
-    ImageTrial("e:1", "Deployment kv/e", "rejected", "exceeded quota"),
+    ImageTrial("e:1", "Deployment kv/e", "rejected", "exceeded quota: tenant"),
 )
 
 
@@ -740,8 +740,34 @@ def test_images():
     ]
     assert "server.images" in wrong[0].fix
     assert "autoscaler" in wrong[1].fix
+    assert "describe quota" in wrong[2].fix
     assert only(found, "image", "ok").code == "pulling"
     assert only(found, "image", "ok").facts == {"image": "b:1", "node": "n2"}
+
+
+@pytest.mark.parametrize(
+    ("pods", "code", "fix"),
+    [
+        (refused(403, "no"), "not_listed", "the right to list pods"),
+        (listed(), "none_there", "an exporter"),
+    ],
+)
+def test_gpu_metrics_that_would_not_be_recorded(pods, code, fix):
+    finding = only(examined(pods=pods), "GPU metrics")
+    assert (finding.level, finding.code) == ("warning", code)
+    assert fix in finding.fix and "cluster.recorder.sources: {dcgm: URL}" in finding.fix
+    named = plan(site={"recorder": {"sources": {"dcgm": "http://{host}:9400/metrics"}}})
+    found = examined(named, pods=pods)
+    assert not [one for one in found if one.check == "GPU metrics"]
+
+
+def test_metrics_of_a_gateway_that_the_account_may_not_look_for():
+    made = plan(site={"gateway": {"name": "g", "namespace": "istio"}})
+    found = examined(made, gateway_pods=refused(403, "no"))
+    finding = only(found, "Gateway metrics", "warning")
+    assert "cluster.recorder.sources: {gateway: URL}" in finding.fix
+    direct = examined(gateway_pods=refused(403, "no"))
+    assert not [one for one in direct if one.check == "Gateway metrics"]
 
 
 RESTRICTED = 'pods "x" is forbidden: violates PodSecurity "baseline:latest": privileged'
@@ -754,6 +780,10 @@ OPENSHIFT = (
     ("message", "fix"),
     [
         (RESTRICTED, "kubectl label"),
+        (
+            'pods "x" is forbidden: exceeded quota: q',
+            "kubectl -n kv-pcp describe quota",
+        ),
         (OPENSHIFT, "oc adm policy add-scc-to-user privileged"),
     ],
 )

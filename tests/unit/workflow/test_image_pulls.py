@@ -8,12 +8,13 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.support.cluster_plans import deployment, plan
+from tests.support.cluster_plans import deployment, listed, node, plan, refused
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Unreachable
 from kveval.engines.kubernetes.api.probe import Bounds, Probe, _warnings
 from kveval.engines.kubernetes.api.transport import Reply
+from kveval.engines.kubernetes.manifests.recorder import recording_documents
 from kveval.engines.kubernetes.manifests.requirements import pod_needs
 from kveval.workflow.doctor import image_pulls as image_trials
 from kveval.workflow.doctor.image_pulls import node_ahead, outcome_of, try_images
@@ -65,6 +66,7 @@ def waiting(reason, message=""):
     return state(waiting={"reason": reason, "message": message})
 
 
+HIDDEN = refused(403, "nodes is forbidden")
 PLACED = {
     "spec": {"nodeName": "n1", "containers": [{"image": "side:1"}]},
     **waiting("ContainerCreating"),
@@ -83,11 +85,10 @@ def _fast(monkeypatch):
     monkeypatch.setattr(image_trials, "_POLL_S", 0.01)
 
 
-def tried(cluster, limit_s=0.3):
+def tried(cluster, limit_s=0.3, nodes=HIDDEN):
     made = plan(("M/a/0", {"weights": "full"}, (deployment(),)))
-    return {
-        trial.image: trial for trial in try_images(Probe(Api(cluster)), made, limit_s)
-    }
+    trials = try_images(Probe(Api(cluster)), made, nodes, limit_s)
+    return {trial.image: trial for trial in trials}
 
 
 def test_every_image_gets_its_outcome_and_no_pod_stays():
@@ -118,6 +119,31 @@ def test_a_pod_that_no_node_takes():
         "side:1": [UNPLACED]
     }
     assert tried(Cluster(states))["side:1"].outcome == "unplaced"
+
+
+def test_an_image_is_tried_where_its_pod_would_run():
+    cluster = Cluster({"vllm:1": [state(running={})], "busybox": [state(running={})]})
+    cluster.states |= {"side:1": [state(running={})], "pcp:1": [state(running={})]}
+    there = listed(node("cpu-0", gpus=0), node("gpu-0"), node("gpu-1", gpus=1))
+    tried(cluster, nodes=there)
+    placed = {
+        pod["spec"]["containers"][0]["image"]: [
+            term["matchFields"][0]["values"]
+            for term in pod["spec"]["affinity"]["nodeAffinity"][
+                "requiredDuringSchedulingIgnoredDuringExecution"
+            ]["nodeSelectorTerms"]
+        ]
+        for pod in cluster.made
+    }
+    # The servers ask for two GPUs, and the recorder is where they are.
+    assert placed == {image: [["gpu-0"]] for image in cluster.states}
+
+
+def test_an_image_whose_pod_no_node_could_take_is_not_pulled_elsewhere():
+    cluster = Cluster({})
+    found = tried(cluster, nodes=listed(node("cpu-0", gpus=0)))
+    assert {trial.outcome for trial in found.values()} == {"unplaced"}
+    assert cluster.made == []
 
 
 def test_pods_are_removed_when_the_doctor_is_stopped():
@@ -153,6 +179,10 @@ def test_the_trials_pod_is_harmless():
     assert pod["spec"]["securityContext"]["runAsUser"] == 1234
     assert pod["spec"]["activeDeadlineSeconds"] == 120
     assert pod["metadata"]["labels"]["kveval.dev/campaign"] == "first"
+    (recorder,) = pod_needs([recording_documents("first", made.site)[-1]])
+    # The recorder's image is tried without what its own pod may do.
+    tried = image_trials.trial_pod("pcp:1", recorder, made, 60)
+    assert tried["metadata"]["annotations"] == {}
 
 
 @pytest.mark.parametrize(

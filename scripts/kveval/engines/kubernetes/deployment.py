@@ -2,12 +2,14 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from kveval.engines.kubernetes import nodes as machines
+from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import (
+    CREDENTIAL_REFUSED,
     NO_ANSWER,
     ClusterError,
 )
@@ -20,12 +22,13 @@ from kveval.engines.kubernetes.api.kinds import (
     POD,
     SERVICE,
     Document,
+    Kind,
     kind_of,
 )
-from kveval.engines.kubernetes.api.names import PREFIX
+from kveval.engines.kubernetes.api.names import PREFIX, selector
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_logs
 from kveval.engines.kubernetes.leases import HeldLease
-from kveval.engines.kubernetes.lifetime import EXPIRY_S
+from kveval.engines.kubernetes.lifetime import how_it_goes
 from kveval.engines.kubernetes.manifests.context import (
     FILES_FOLDER,
     RunContext,
@@ -138,9 +141,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
             }
             if component_of(document) == "model-server":
                 # All levels of a run must be served, and recorded, on the same nodes.
-                marked["spec"] = on_nodes_of(
-                    [replica.pod for replica in self.server.replicas]
-                )
+                marked["spec"] = on_nodes(self.nodes)
             self._context.api.patch(
                 DEPLOYMENT, name, namespace, {"spec": {"template": marked}}
             )
@@ -162,15 +163,18 @@ class ClusterDeployer(Deployer[ClusterServer]):
                 else:
                     remove_run(self._context, self._say)
         except ClusterError as error:
-            # Not raised, because the measured data is still valid.
+            # Not raised, because the measured data is still valid. With its namespace all of the run goes.
             context = self._context
+            if context.api.lacks_namespace(context.namespace):
+                return
             codes = {code_of(cause) for cause in with_causes(self.failure)}
-            same = error.code == NO_ANSWER and NO_ANSWER in codes
+            same = error.code in codes & {NO_ANSWER, CREDENTIAL_REFUSED}
             why = "" if same else f" ({error})"
             self.left = (
-                f"not all of this run was removed{why}. Kubernetes removes the rest {EXPIRY_S / 60:.0f} minutes"
-                f" after the job's last sign of life; to remove it now, run kveval teardown, or kubectl -n"
-                f" {context.namespace} delete lease,job,deployment,service,configmap,pod -l '{context.selector()}'"
+                f"not all of this run was removed{why}. {how_it_goes(error)}, or kubectl -n {context.namespace} delete"
+                f" lease,job,deployment,service,configmap,pod -l '{context.selector()}'; kubectl -n"
+                f" {context.site.pcp_namespace} delete lease,job,daemonset,configmap,pod -l"
+                f" '{selector(context.campaign)}'"
             )
         if self.left:
             self._say(self.left)
@@ -332,25 +336,31 @@ class ClusterDeployer(Deployer[ClusterServer]):
 def remove_run(context: RunContext, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
     kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(context))])
-    result = remove(
-        context.api, context.selector(), [context.namespace], kinds=kinds, say=say
-    )
+    return remove_all(context.api, context.selector(), context.namespace, kinds, say)
+
+
+def remove_all(
+    api: Api,
+    chosen: str,
+    namespace: str,
+    kinds: Collection[Kind],
+    say: Callable[[str], None],
+) -> list[str]:
+    """Remove the objects of `kinds` with these labels, which the account made, and return their names."""
+    result = remove(api, chosen, [namespace], kinds=kinds, say=say)
     if result.unlisted:
         # The account could list them when it created them.
         lacking = ", ".join(sorted({kind.plural for kind, _ in result.unlisted}))
-        message = (
-            f"the account may no longer list {lacking} in namespace {context.namespace}"
-        )
+        message = f"the account may no longer list {lacking} in namespace {namespace}"
         raise ClusterError(message, code="right_missing", resources=lacking)
     return result.removed
 
 
-def on_nodes_of(pods: Sequence[Document]) -> dict[str, Any]:
-    """Return the part of a pod's specification that restricts it to the nodes of `pods`."""
-    nodes = sorted({str(pod["spec"]["nodeName"]) for pod in pods})
+def on_nodes(names: Iterable[str]) -> dict[str, Any]:
+    """Return the part of a pod's specification that restricts it to the nodes with these names."""
     terms = [
-        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-        for node in nodes
+        {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}
+        for name in sorted(names)
     ]
     return {
         "affinity": {

@@ -12,7 +12,6 @@ from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import (
     DAEMON_SET,
-    NAMESPACE,
     NODE,
     described,
 )
@@ -23,6 +22,7 @@ from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.recorder import ClusterRecorder
 from kveval.engines.kubernetes.routes import await_route, with_controller
+from kveval.engines.kubernetes.wait.rollout import RolloutError
 from kveval.engines.preflight import disk_bytes
 from kveval.engines.protocol import Log, RunSession
 from kveval.engines.watchdog import require_free
@@ -31,8 +31,6 @@ from kveval.host.http import free_port
 from kveval.host.processes import Terminated
 from kveval.pcp.installation import require_pcp
 from kveval.store.store import Store
-
-_NAMESPACE_S = 10.0
 
 
 class ClusterEngine:
@@ -151,8 +149,11 @@ class ClusterEngine:
         except Failure as error:
             deployer.failure = error
             deployer.close()
+            said = str(error)
+            if isinstance(error, RolloutError):
+                said = error.keep_evidence(scratch / "raw")
             # The last line of the job's log has the failure and what is left on the cluster.
-            parts = [namespace_deleted(context), str(error), deployer.left]
+            parts = [namespace_deleted(context), said, deployer.left]
             error.args = ("; ".join(filter(None, parts)),)
             raise
         finally:
@@ -169,21 +170,14 @@ def own_ports() -> dict[str, int]:
 
 def namespace_deleted(context: RunContext) -> str:
     """Return that the run's namespace is being or was deleted, and what remains in the recorder's; else ""."""
-    try:
-        # Once: a cluster that does not answer was waited for already.
-        namespace = context.api.once(
-            "GET", NAMESPACE.path("", context.namespace), timeout_s=_NAMESPACE_S
-        ).json()
-        if not namespace["metadata"].get("deletionTimestamp"):
-            return ""
-    except ClusterError as error:
-        if error.status != 404:
-            return ""
+    if not context.api.lacks_namespace(context.namespace):
+        return ""
     message = f"namespace {context.namespace} was deleted, and with it the servers and the load of this run"
     with contextlib.suppress(ClusterError):
         kept = context.api.list(
             DAEMON_SET, context.site.pcp_namespace, selector(context.campaign)
         )
         if kept:
-            message += f"; {', '.join(map(described, kept))} remains until the campaign's last run, or kveval teardown"
+            names = ", ".join(map(described, kept))
+            message += f"; {names} remains. {lifetime.how_it_goes()}, with another kubeconfig if this account was there"
     return message

@@ -15,7 +15,11 @@ from typing import Any
 
 from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import OUTAGE_S, Api
-from kveval.engines.kubernetes.api.errors import ClusterError, Refused
+from kveval.engines.kubernetes.api.errors import (
+    CREDENTIAL_REFUSED,
+    ClusterError,
+    Refused,
+)
 from kveval.engines.kubernetes.api.kinds import LEASE, Document
 from kveval.engines.kubernetes.api.names import PREFIX, selector
 from kveval.engines.kubernetes.manifests.context import RunContext
@@ -97,9 +101,10 @@ class HeldLease:
                 return
             except ClusterError as error:
                 if held:
-                    say(
-                        f"Lease {self._namespace}/{self._name} could not be deleted and expires by itself ({error})"
-                    )
+                    # That is said of the run already.
+                    why = "" if error.code == CREDENTIAL_REFUSED else f" ({error})"
+                    name = f"{self._namespace}/{self._name}"
+                    say(f"Lease {name} could not be deleted and expires by itself{why}")
 
     def read(self) -> Document:
         """Return the Lease as it is now. Raises LeaseLost if this process no longer holds it."""

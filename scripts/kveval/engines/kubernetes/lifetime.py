@@ -13,7 +13,11 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from kveval.engines.kubernetes.api.client import Api, reference_to
-from kveval.engines.kubernetes.api.errors import ClusterError, Refused
+from kveval.engines.kubernetes.api.errors import (
+    CREDENTIAL_REFUSED,
+    ClusterError,
+    Refused,
+)
 from kveval.engines.kubernetes.api.kinds import JOB, Document, condition
 from kveval.engines.kubernetes.manifests.templates import documents
 
@@ -22,6 +26,16 @@ EXPIRY_S = 900
 """Seconds after a job's last sign of life when Kubernetes removes the run's objects."""
 _LIMIT_S = 60.0
 _POLL_S = 0.5
+
+
+def how_it_goes(error: ClusterError | None = None) -> str:
+    """Return how what is left is removed, by itself or at once; `error`: what kept it from being removed."""
+    refused = error is not None and error.code == CREDENTIAL_REFUSED
+    account = " with a kubeconfig that the cluster accepts" if refused else ""
+    return (
+        f"Kubernetes removes it {EXPIRY_S / 60:.0f} minutes after the job's last sign of life; to remove it now, run"
+        f" kveval teardown{account}"
+    )
 
 
 def ensure_owner_job(

@@ -85,7 +85,8 @@ class ClusterRecorder(Recorder):
             # Only these nodes must have a ready recorder; others do not matter.
             pods = recordings.deploy(context, list(nodes), self._say)
             self._pcp_version = recordings.version(context, pods[0])
-            beside = exporters_of(context, nodes, str(pods[0]["metadata"]["name"]))
+            first = str(pods[0]["metadata"]["name"])
+            beside = exporters_of(context, nodes, first, self._say)
             sources = sources_of(context, server) | beside
             self._recording = recorder = recordings.start_recording(
                 context, pods, self._scratch / "pcp", sources, server.watched

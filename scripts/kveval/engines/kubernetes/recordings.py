@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kveval.campaign.site import Cluster
 from kveval.engines import merge_metrics
-from kveval.engines.kubernetes import leases
+from kveval.engines.kubernetes import leases, lifetime
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.download import collect
@@ -28,10 +28,13 @@ from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
     DAEMON_SET,
     JOB,
+    LEASE,
     POD,
     Document,
+    described,
 )
 from kveval.engines.kubernetes.api.names import labels, object_name, selector
+from kveval.engines.kubernetes.deployment import RUN_KINDS, remove_all
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
@@ -192,12 +195,15 @@ class NodeRecording:
 
     def _end(self) -> str:
         """Return how the pod has ended or why it cannot continue, "" if it runs."""
+        namespace = self.context.site.pcp_namespace
+        if self.context.api.lacks_namespace(namespace):
+            return f"namespace {namespace} was deleted, and with it the recorder"
         try:
             require_unchanged(self.context.api, [self.pod])
         except RolloutError as error:
             if error.cause == "PodDeleted":
                 return f"the recorder's pod {self.name} was deleted"
-            return f"the recorder died: {error.summary}"
+            return f"the recorder died: {error}"
         except ClusterError:
             return ""
         return ""
@@ -338,17 +344,41 @@ def release_recorder(
     """Remove the campaign's recorder, which its runs share, unless one of them is being measured.
 
     The model cache stays, because it takes hours to fill. A failure is reported, not raised, because the measured data
-    is still valid. `api`: None if the workflow's end calls this, because its last runs failed and did not.
+    is still valid. `api`: None if the workflow's end calls this, because its last runs failed and did not: then what
+    killed jobs have left goes, too.
     """
+    ended = api is None
     try:
         api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
         with _removal_alone(api, site, campaign, say), signals_deferred():
-            if not leases.living_leases(api, site.namespace, campaign):
+            living = leases.living_leases(api, site.namespace, campaign)
+            if not living:
                 _remove_recorder(api, site, campaign, say)
+            if ended and living:
+                say(
+                    f"what {', '.join(map(leases.holder_of, living))} has on the cluster was left: it measures for campaign"
+                    f" {campaign}, or was killed in the last {leases.LIVING_S / 60:.0f} minutes. Of a killed one:"
+                    f" {lifetime.how_it_goes()}"
+                )
+            elif ended:
+                # All else of a run goes with its Jobs.
+                chosen = selector(campaign)
+                names = remove_all(api, chosen, site.namespace, RUN_KINDS, say)
+                for namespace in {site.namespace, site.pcp_namespace}:
+                    for lease in api.list(LEASE, namespace, chosen):
+                        # A run may begin now, and have made its own.
+                        if leases.gone(leases.holder_of(lease)):
+                            about = lease["metadata"]
+                            api.delete(
+                                LEASE, about["name"], namespace, uid=about["uid"]
+                            )
+                            names.append(described(lease))
+                if names:
+                    said = "removed from the cluster what a killed job had left"
+                    say(f"{said}: {', '.join(names)}")
     except ClusterError as error:
-        say(
-            f"the campaign's recorder was not removed ({error}); kveval teardown removes it"
-        )
+        what = "what the campaign's jobs left" if ended else "the campaign's recorder"
+        say(f"{what} was not removed ({error}). {lifetime.how_it_goes(error)}")
 
 
 def await_removal(context: RunContext, say: Log) -> None:
@@ -356,7 +386,7 @@ def await_removal(context: RunContext, say: Log) -> None:
 
     Called by a run that holds its Lease: whoever begins to remove the recorder afterwards sees that the run lives.
     """
-    with _removal_alone(context.api, context.site, context.campaign, say):
+    with _removal_alone(context.api, context.site, context.campaign, say, begins=True):
         chosen = selector(context.campaign, component=COMPONENT)
         there = context.api.list(DAEMON_SET, context.site.pcp_namespace, chosen)
         # A job that was killed meanwhile has begun it: what is applied to such an object would go with it.
@@ -365,8 +395,13 @@ def await_removal(context: RunContext, say: Log) -> None:
 
 
 @contextlib.contextmanager
-def _removal_alone(api: Api, site: Cluster, campaign: str, say: Log) -> Iterator[None]:
-    """Hold the Lease of whoever looks for the campaign's living runs and removes their recorder if there are none."""
+def _removal_alone(
+    api: Api, site: Cluster, campaign: str, say: Log, *, begins: bool = False
+) -> Iterator[None]:
+    """Hold the Lease of whoever looks for the campaign's living runs and removes their recorder if there are none.
+
+    `begins`: a run begins that needs the recorder. Raises ClusterError.
+    """
     metadata: Document = {
         "name": object_name("", None, _REMOVAL, campaign),
         "namespace": site.pcp_namespace,
@@ -377,9 +412,12 @@ def _removal_alone(api: Api, site: Cluster, campaign: str, say: Log) -> Iterator
         try:
             stack.enter_context(leases.hold(api, metadata, awaited, say))
         except Refused as error:
-            # Without its namespace there is no recorder.
-            if error.status != 404:
+            # Without its namespace there is no recorder; the account may be one that makes the namespace.
+            if not api.lacks_namespace(site.pcp_namespace):
                 raise
+            if error.status != 404 and begins:
+                message = f"there is no namespace {site.pcp_namespace}, or it is being deleted: docs/cluster.md makes it"
+                raise ClusterError(message, code="no_namespace") from error
         yield
 
 

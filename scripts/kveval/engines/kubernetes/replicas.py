@@ -79,6 +79,7 @@ class ClusterServer(Server):
         )
         self.followers = followers
         self._looked_at = float("-inf")
+        self._death: ServerDied | SidecarError | None = None
         self._lock = threading.Lock()
 
     def map_endpoints(self, do: Callable[[Endpoint], T]) -> list[T]:
@@ -97,12 +98,16 @@ class ClusterServer(Server):
         Checked at most every two seconds.
         """
         with self._lock:
+            # Whoever asks next is told the same, with one entry in the log of events.
+            if self._death is not None:
+                raise self._death
             if time.monotonic() - self._looked_at < _LOOK_S:
                 return
             try:
                 require_unchanged(self.context.api, self.watched)
             except RolloutError as error:
-                raise self._died(error) from error
+                self._death = self._died(error)
+                raise self._death from error
             self._looked_at = time.monotonic()
 
     def require_declared(self, specification: Specification) -> None:
@@ -167,9 +172,9 @@ class ClusterServer(Server):
         container = str(error.facts.get("container", ""))
         if replica is not None and container in ("", SERVER):
             log, offset = _log(error, replica.follower)
-            words = f"{last_words(log, offset, form=self.program.log_form)}; see {log}"
+            words = last_words(log, offset, form=self.program.log_form)
             return ServerDied(
-                f"the server died: {error.keep_evidence(folder, words)}",
+                f"the server died: {error.keep_evidence(folder, words, log)}",
                 log=log,
                 offset=offset,
             )
@@ -185,17 +190,14 @@ class ClusterServer(Server):
             ),
             None,
         )
-        words, facts = "", {"program": name}
-        if follower is not None:
+        if follower is None:
+            kept, facts = error.keep_evidence(folder), {}
+        else:
             log, offset = _log(error, follower)
-            words, facts = (
-                f"{last_words(log, offset)}; see {log}",
-                {**facts, "log": str(log)},
-            )
-        message = (
-            f"{_TITLES.get(name, name)} died: {error.keep_evidence(folder, words)}"
-        )
-        return SidecarError(message, code="died", **facts)
+            kept = error.keep_evidence(folder, last_words(log, offset), log)
+            facts = {"log": str(log)}
+        message = f"{_TITLES.get(name, name)} died: {kept}"
+        return SidecarError(message, code="died", program=name, **facts)
 
     def _run(self, replica: Replica, argv: Sequence[str]) -> str:
         done = self.context.api.exec(self.context.namespace, replica.name, SERVER, argv)

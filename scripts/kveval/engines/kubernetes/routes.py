@@ -1,7 +1,7 @@
 """Addresses of a run as pods and nodes see them: where the load is sent, and where metrics are read.
 
-A cluster's own exporters are found, too: NVIDIA's DCGM exporter on the servers' nodes, the Envoy of Istio; but not
-their pods where the account may not list them.
+A cluster's own exporters are found, too: NVIDIA's DCGM exporter on the servers' nodes, the Envoy of Istio. Where the
+account may not list their pods, the run says so.
 """
 
 import json
@@ -11,7 +11,7 @@ from typing import Any
 
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import (
     GATEWAY,
     GATEWAY_CLASS,
@@ -26,13 +26,15 @@ from kveval.engines.kubernetes.manifests.recorder import CONTAINER
 from kveval.engines.kubernetes.manifests.rendering import target_url
 from kveval.engines.kubernetes.pods import container_of, direct_url
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
+from kveval.engines.protocol import Log
 from kveval.stacks.registry import SIDECARS
 
 # Labels set by NVIDIA's GPU operator, and by the exporter's own chart and manifest, also in the variant of GKE.
-_DCGM = (
-    "app=nvidia-dcgm-exporter",
-    "app.kubernetes.io/name in (dcgm-exporter,gke-managed-dcgm-exporter)",
-)
+_DCGM = {
+    ("app", "nvidia-dcgm-exporter"),
+    ("app.kubernetes.io/name", "dcgm-exporter"),
+    ("app.kubernetes.io/name", "gke-managed-dcgm-exporter"),
+}
 _DCGM_PORT = "9400"
 # On the pods of a Gateway: https://gateway-api.sigs.k8s.io/geps/gep-1762/
 _OF_GATEWAY = "gateway.networking.k8s.io/gateway-name"
@@ -227,32 +229,73 @@ def _host(pod: Document) -> str:
 
 
 def exporters_of(
-    context: RunContext, nodes: Collection[str], recorder: str
+    context: RunContext, nodes: Collection[str], recorder: str, say: Log
 ) -> dict[str, str]:
-    """Return the cluster's own metrics URLs, by name, that the site does not declare and pod `recorder` can read."""
-    exporters = {"dcgm": dcgm_urls(context.api, nodes)}
+    """Return the cluster's own metrics URLs, by name, that the site does not declare and pod `recorder` can read.
+
+    What is not recorded for want of a right or of an exporter is said, with what brings it.
+    """
+    exporters: dict[str, Callable[[], list[str]]] = {}
+    if context.deployment.gpus:
+        exporters["dcgm"] = lambda: dcgm_urls(context.api, nodes)
     if context.deployment.route == "gateway":
-        exporters["gateway"] = gateway_urls(
+        exporters["gateway"] = lambda: gateway_urls(
             context.api, context.gateway_namespace, context.gateway_name
         )
-    return {
-        source: " ".join(urls)
-        for source, urls in exporters.items()
-        if urls
-        and source not in context.site.recorder.sources
-        and reached(context, recorder, urls)
-    }
+    recorded = {}
+    for source, look in exporters.items():
+        if source in context.site.recorder.sources:
+            continue
+        try:
+            urls = look()
+        except Refused:
+            lacking = unrecorded(source)
+        else:
+            if urls and reached(context, recorder, urls):
+                recorded[source] = " ".join(urls)
+                continue
+            why = f"pod {recorder} cannot read {', '.join(urls)}"
+            lacking = unrecorded(source, why if urls else "no exporter was found")
+        say(". What helps: ".join(lacking))
+    return recorded
+
+
+def unrecorded(source: str, why: str = "") -> tuple[str, str]:
+    """Return that the metrics of an exporter of the cluster's own are not recorded, and what brings them.
+
+    `why`: "" where the account may not list the exporter's pods.
+    """
+    what = {"dcgm": "GPU metrics", "gateway": "metrics of the Gateway's proxy"}[source]
+    key = f"cluster.recorder.sources: {{{source}: URL}}"
+    if why:
+        return f"no {what} are recorded: {why}", f"an exporter, and {key}"
+    right = (
+        "the right to list pods, as docs/cluster-site.md#several-cells-at-once has it"
+    )
+    return (
+        f"no {what} are recorded: this account may not list the pods of their exporter",
+        f"{right}; or {key}",
+    )
+
+
+def is_dcgm(pod: Document) -> bool:
+    """Tell whether a pod is NVIDIA's DCGM exporter, by its labels."""
+    return not _DCGM.isdisjoint((pod["metadata"].get("labels") or {}).items())
 
 
 def dcgm_urls(api: Api, nodes: Collection[str]) -> list[str]:
-    """Return the URLs of the DCGM exporters on these nodes."""
-    pods = [pod for selector in _DCGM for pod in _pods(api, "", selector)]
-    return list(_urls(pod for pod in pods if pod["spec"].get("nodeName") in nodes))
+    """Return the URLs of the DCGM exporters on these nodes. Raises Refused where the account may not list all pods."""
+    places = [f"spec.nodeName={node}" for node in sorted(nodes)]
+    pods = [pod for fields in places for pod in api.list(POD, fields=fields)]
+    return list(_urls(filter(is_dcgm, pods)))
 
 
 def gateway_urls(api: Api, namespace: str, name: str) -> list[str]:
-    """Return the metrics URLs of a Gateway's pods that have the annotation prometheus.io/port, as Istio's do."""
-    pods = _pods(api, namespace, f"{_OF_GATEWAY}={name}")
+    """Return the metrics URLs of a Gateway's pods that have the annotation prometheus.io/port, as Istio's do.
+
+    Raises Refused where the account may not list the pods of that namespace.
+    """
+    pods = api.list(POD, namespace, f"{_OF_GATEWAY}={name}")
     return list(
         _urls(
             pod
@@ -274,13 +317,6 @@ def reached(context: RunContext, recorder: str, urls: Sequence[str]) -> bool:
         )
     except ClusterError:
         return False
-
-
-def _pods(api: Api, namespace: str, selector: str) -> list[Document]:
-    try:
-        return list(api.list(POD, namespace, selector=selector))
-    except ClusterError:
-        return []
 
 
 def _urls(pods: Iterable[Document]) -> Iterator[str]:

@@ -60,7 +60,7 @@ def _servers(cell: CellPlan) -> list[PodNeed]:
     return [need for need in pod_needs(cell.serving) if need.component == SERVER]
 
 
-def _takers(need: PodNeed, nodes: Sequence[Node]) -> list[Node]:
+def takers(need: PodNeed, nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes that accept a pod and are large enough for it when nothing else runs there."""
     return [
         node
@@ -114,7 +114,7 @@ def _of_server(
             site, _amounts(nodes, resource), having, kept_out(with_gpus, need.spec)
         )
     check = "GPUs" if each else "nodes"
-    if not _takers(need, nodes):
+    if not takers(need, nodes):
         return _no_room(check, need, path, nodes, resource)
     servers = f"{pluralize(need.copies, 'server')} with {each:g} each"
     said = f"{_listed(having)} of {resource}; {path} takes {each * need.copies:g} ({servers}), {site.slots} at once"
@@ -130,7 +130,7 @@ def _of_server(
         return warning(
             check, f"{said}: too few", f"cluster.slots; {SCALED}", "too_few", **told
         )
-    if held is not None and not _takers(need, free := _without(nodes, held)):
+    if held is not None and not takers(need, free := _without(nodes, held)):
         left = _amounts(free, resource)
         of_nodes = {
             name: amount - left[name]
@@ -176,7 +176,7 @@ def _others(plan: CampaignDocuments, nodes: Sequence[Node]) -> Iterator[FindingR
     documents = [one for cell in plan.cells for one in (*cell.serving, *cell.driving)]
     unplaced: dict[str, PodNeed] = {}
     for need in pod_needs(documents):
-        if need.component != SERVER and not _takers(need, nodes):
+        if need.component != SERVER and not takers(need, nodes):
             unplaced.setdefault(need.component, need)
     for component, need in unplaced.items():
         yield _no_room("nodes", need, component, nodes, plan.site.gpu_resource)
@@ -280,7 +280,7 @@ def _host_memory(
     for cell in plan.cells:
         for need in _servers(cell):
             gpus = need.requests.get(plan.site.gpu_resource, 0.0)
-            for node in _takers(need, nodes):
+            for node in takers(need, nodes):
                 room = (
                     node.allocatable.get(plan.site.gpu_resource, 0.0) // gpus
                     if gpus

@@ -15,6 +15,8 @@ from kveval.engines.kubernetes.manifests.permissions import (
 )
 from kveval.engines.kubernetes.manifests.requirements import node_of, untolerated
 from kveval.engines.kubernetes.nodes import fingerprint, fitting
+from kveval.engines.kubernetes.routes import is_dcgm, unrecorded
+from kveval.engines.kubernetes.wait.diagnosis import quota_fix
 from kveval.host.findings import FindingRow, error, ok, warning
 from kveval.workflow.doctor.capacity import SCALED, capacity, kept_out
 from kveval.workflow.doctor.cluster_facts import ClusterFacts, Denied, Trial
@@ -50,7 +52,8 @@ def examine(
         *_hardware(plan, facts.nodes),
         *volumes(plan, facts.storage_classes, facts.claims),
         *_secret(plan, facts.secret),
-        *_images(facts.images),
+        *_images(facts.images, plan.site.namespace),
+        *_exporters(plan, facts),
         *_recorder(plan, facts),
         *_trials(plan, facts),
         *_clocks(facts),
@@ -318,19 +321,39 @@ def _secret(plan: CampaignDocuments, answer: Answer | None) -> Iterator[FindingR
         yield ok("token", f"Secret {name} has the key {wanted.key}")
 
 
-def _images(trials: Sequence[ImageTrial]) -> Iterator[FindingRow]:
+def _exporters(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow]:
+    """Report the metrics of the cluster's own exporters that would not be recorded."""
+    named = plan.site.recorder.sources
+    deployments = [cell.specification.on_cluster for cell in plan.cells]
+    proxied = any(one.route == "gateway" for one in deployments) and facts.gateway_pods
+    if "gateway" not in named and proxied and proxied.denied:
+        yield warning("Gateway metrics", *unrecorded("gateway"), "not_listed")
+    if "dcgm" in named or not any(one.gpus for one in deployments):
+        return
+    pods = filter(is_dcgm, facts.pods.body.get("items", []))
+    nodes = {str(pod["spec"].get("nodeName")) for pod in pods}
+    if not facts.pods.ok:
+        yield warning("GPU metrics", *unrecorded("dcgm"), "not_listed")
+    elif not nodes:
+        why = "no pod of NVIDIA's DCGM exporter is on the cluster"
+        yield warning("GPU metrics", *unrecorded("dcgm", why), "none_there")
+    else:
+        said = f"DCGM's exporter is on {len(nodes)} nodes"
+        yield ok("GPU metrics", said, nodes=len(nodes))
+
+
+def _images(trials: Sequence[ImageTrial], namespace: str) -> Iterator[FindingRow]:
     fixes = {
         "refused": "server.images: {NAME: IMAGE}; for a private registry cluster.image_pull_secrets: [NAME]",
         "rejected": "what the API server says there; cluster.user_id, cluster.annotations",
-        "unplaced": f"cluster.node_selector, cluster.tolerations: no node took a pod of 10m CPU and 16 MiB; {SCALED}",
+        "unplaced": f"cluster.node_selector, cluster.tolerations: what the image is for has no node; {SCALED}",
     }
     for trial in trials:
         if trial.outcome in fixes:
             said = f"{trial.image} ({trial.used_by}) {trial.outcome}: {trial.message or 'no reason given'}"
             judged = warning if trial.outcome == "unplaced" else error
-            yield judged(
-                "image", said, fixes[trial.outcome], trial.outcome, image=trial.image
-            )
+            fix = quota_fix(trial.message, namespace) or fixes[trial.outcome]
+            yield judged("image", said, fix, trial.outcome, image=trial.image)
     pulled = [trial for trial in trials if trial.outcome == "pulled"]
     if pulled:
         nodes = sorted({trial.node for trial in pulled if trial.node})
@@ -362,18 +385,13 @@ def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingR
     refused = [trial for trial in tried if not trial.answer.ok]
     if refused:
         message = refused[0].answer.message
-        scc = f"oc adm policy add-scc-to-user privileged -z default -n {place}"
-        fix = "as it says"
+        said = f"its pods would be refused in {place}: {message}"
+        fix = quota_fix(message, place) or "what admission says there"
         if "security context constraint" in message:
-            fix = scc
+            fix = f"oc adm policy add-scc-to-user privileged -z default -n {place}"
         elif "PodSecurity" in message:
             fix = label
-        yield error(
-            "recorder",
-            f"its pods would be refused in {place}: {message}",
-            fix,
-            "refused",
-        )
+        yield error("recorder", said, fix, "refused")
     elif enforced not in (None, "privileged"):
         said = f"{place} enforces pod security {enforced}; the recorder's pods need privileges"
         yield error("recorder", said, label, "forbidden", enforced=enforced)
@@ -408,9 +426,10 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow
         if "does not support dry run" in said:
             yield warning("dry run", said, untestable, "untried", **told)
         else:
-            yield error(
-                "dry run", said, "what the API server says there", "refused", **told
+            fix = (
+                quota_fix(said, plan.site.namespace) or "what the API server says there"
             )
+            yield error("dry run", said, fix, "refused", **told)
     warned = [
         (text, trial.what)
         for trial in tried

@@ -72,6 +72,7 @@ class ClusterFacts:
     versions: Mapping[str, Sequence[str]]
     gateway: Answer | None
     gateway_class: Answer | None
+    gateway_pods: Answer | None
     nodes: Answer
     pods: Answer
     storage_classes: Answer
@@ -102,6 +103,7 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
         name: probe.get(f"/api/v1/namespaces/{name}")
         for name in (site.namespace, site.pcp_namespace)
     }
+    nodes = probe.get("/api/v1/nodes")
     there = {name for name, answer in namespaces.items() if answer.status != 404}
     return ClusterFacts(
         server=api.server,
@@ -121,10 +123,13 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
         gateway=probe.get(f"{path}/namespaces/{in_gateways}/gateways/{gateway.name}")
         if gateway
         else None,
+        gateway_pods=probe.get(f"/api/v1/namespaces/{in_gateways}/pods", limit="1")
+        if gateway
+        else None,
         gateway_class=probe.get(f"{path}/gatewayclasses/{gateway.class_name}")
         if gateway and gateway.create
         else None,
-        nodes=probe.get("/api/v1/nodes"),
+        nodes=nodes,
         pods=probe.get(
             "/api/v1/pods", fieldSelector="status.phase!=Succeeded,status.phase!=Failed"
         ),
@@ -132,7 +137,7 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
         claims=_claims(probe, plan),
         secret=_secret(probe, site),
         trials=_trials(probe, plan, served, there),
-        images=try_images(probe, plan, image_limit_s)
+        images=try_images(probe, plan, nodes, image_limit_s)
         if image_limit_s and site.namespace in there
         else (),
         ahead=probe.ahead,

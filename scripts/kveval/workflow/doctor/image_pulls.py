@@ -13,7 +13,15 @@ from typing import Any, Literal
 from kveval.engines.kubernetes.api.kinds import condition
 from kveval.engines.kubernetes.api.names import labels, selector
 from kveval.engines.kubernetes.api.probe import Answer, Bounds, Probe, map_concurrently
-from kveval.engines.kubernetes.manifests.requirements import PodNeed, pod_needs
+from kveval.engines.kubernetes.deployment import on_nodes
+from kveval.engines.kubernetes.manifests.recorder import COMPONENT as RECORDER
+from kveval.engines.kubernetes.manifests.recorder import UNCONFINED
+from kveval.engines.kubernetes.manifests.requirements import (
+    PodNeed,
+    node_of,
+    pod_needs,
+)
+from kveval.workflow.doctor.capacity import SERVER, takers
 from kveval.workflow.doctor.documents import CampaignDocuments
 
 COMPONENT = "doctor"
@@ -56,9 +64,9 @@ class ImageTrial:
 
 
 def try_images(
-    probe: Probe, plan: CampaignDocuments, limit_s: float
+    probe: Probe, plan: CampaignDocuments, nodes: Answer, limit_s: float
 ) -> list[ImageTrial]:
-    """Try every image of a campaign, all at once, for `limit_s` seconds at most."""
+    """Try every image of a campaign, all at once, for `limit_s` seconds at most; `nodes`: the list of them."""
     users: dict[str, PodNeed] = {}
     for need in pod_needs(plan.documents):
         for image in need.images:
@@ -66,6 +74,14 @@ def try_images(
     pods = {
         image: trial_pod(image, need, plan, limit_s) for image, need in users.items()
     }
+    unplaced = []
+    for image, names in _places(plan, users, nodes).items():
+        if names:
+            pods[image]["spec"] |= on_nodes(names)
+        else:
+            del pods[image]
+            said = "no node that is there has what it asks for"
+            unplaced.append(ImageTrial(image, users[image].owner, "unplaced", said))
     path = f"/api/v1/namespaces/{plan.site.namespace}/pods"
     # Those of a killed doctor.
     _remove(probe, path, plan.name)
@@ -89,15 +105,33 @@ def try_images(
             for image, answer in made.items()
             if answer.ok
         }
-        return [*rejected, *_watched(probe, path, plan.name, waiting, users, limit_s)]
+        watched = _watched(probe, path, plan.name, waiting, users, limit_s)
+        return [*unplaced, *rejected, *watched]
     finally:
         _remove(probe, path, plan.name)
+
+
+def _places(
+    plan: CampaignDocuments, users: Mapping[str, PodNeed], nodes: Answer
+) -> dict[str, list[str]]:
+    """Return image -> the nodes that its pod would run on: a trial asks for less, and would run on others, too."""
+    if not nodes.ok:
+        return {}
+    there = [node_of(entry) for entry in nodes.body["items"]]
+    servers = [need for need in pod_needs(plan.documents) if need.component == SERVER]
+    places = {}
+    for image, need in users.items():
+        # The recorder is where a server is.
+        like = servers if need.component == RECORDER else [need]
+        chosen = {node.name for one in like for node in takers(one, there)}
+        places[image] = sorted(chosen)
+    return places
 
 
 def trial_pod(
     image: str, need: PodNeed, plan: CampaignDocuments, limit_s: float
 ) -> dict[str, Any]:
-    """Return the pod that tries an image where `need` would run it, without its GPUs, volumes and privileges."""
+    """Return the pod that tries an image for `need`, without its GPUs, volumes and privileges."""
     site = plan.site
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
@@ -131,9 +165,13 @@ def trial_pod(
         for key in ("nodeSelector", "tolerations", "imagePullSecrets")
         if key in need.spec
     }
-    return pod_like(
-        need, site.namespace, labels(plan.name, "", None, "", COMPONENT), spec
-    )
+    marks = labels(plan.name, "", None, "", COMPONENT)
+    pod = pod_like(need, site.namespace, marks, spec)
+    # It names a container that the trial has not, and a privilege.
+    annotations = pod["metadata"]["annotations"].items()
+    own = {name: value for name, value in annotations if name not in UNCONFINED}
+    pod["metadata"]["annotations"] = own
+    return pod
 
 
 def pod_like(

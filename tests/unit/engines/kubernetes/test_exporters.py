@@ -1,5 +1,6 @@
 """Metrics endpoints that a cluster has anyway, found by the labels that their makers give them."""
 
+import dataclasses
 import functools
 import http.server
 import threading
@@ -14,13 +15,17 @@ from kveval.engines.kubernetes import routes
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
 
+DCGM = {"app": "nvidia-dcgm-exporter"}
+GKE = {"app.kubernetes.io/name": "gke-managed-dcgm-exporter"}
 ISTIO = {"prometheus.io/port": "15020", "prometheus.io/path": "/stats/prometheus"}
 PODS = {
-    "app=nvidia-dcgm-exporter": [
-        made("Pod", "a", spec={"nodeName": "gpu-0"}, status={"podIP": "10.1.0.1"}),
-        made("Pod", "b", spec={"nodeName": "gpu-1"}, status={"podIP": "10.1.0.2"}),
-        made("Pod", "c", spec={"nodeName": "gpu-2"}, status={"podIP": "fd00::3"}),
-        made("Pod", "starting", spec={"nodeName": "gpu-0"}, status={}),
+    "spec.nodeName=gpu-0": [
+        made("Pod", "a", DCGM, spec={}, status={"podIP": "10.1.0.1"}),
+        made("Pod", "another", {"app": "other"}, spec={}, status={"podIP": "10.1.0.4"}),
+        made("Pod", "starting", DCGM, spec={}, status={}),
+    ],
+    "spec.nodeName=gpu-2": [
+        made("Pod", "c", GKE, spec={}, status={"podIP": "fd00::3"})
     ],
     "gateway.networking.k8s.io/gateway-name=inference": [
         {
@@ -38,7 +43,9 @@ def api(answers: bool = True) -> Api:
             return status(403, "Forbidden")
         return ok(
             {
-                "items": PODS.get(str(call.query.get("labelSelector")), []),
+                "items": PODS.get(
+                    call.query.get("labelSelector") or call.query["fieldSelector"], []
+                ),
                 "metadata": {},
             }
         )
@@ -60,8 +67,27 @@ def test_a_gateway_is_found_where_its_pods_say_where_their_metrics_are() -> None
     assert routes.gateway_urls(api(), "gateways", "other") == []
 
 
-def test_what_may_not_be_listed_is_not_found() -> None:
-    assert routes.dcgm_urls(api(answers=False), {"gpu-0"}) == []
+@pytest.mark.parametrize(
+    ("node", "answers", "said"),
+    [
+        ("gpu-0", False, "this account may not list"),
+        ("gpu-1", True, "no exporter was found"),
+        ("gpu-0", True, "pod recorder-0 cannot read http://10.1.0.1:9400/metrics"),
+    ],
+    ids=["no right", "none there", "not reached"],
+)
+def test_gpu_metrics_that_are_not_recorded_are_said_with_what_brings_them(
+    monkeypatch: pytest.MonkeyPatch, node: str, answers: bool, said: str
+) -> None:
+    monkeypatch.setattr(routes, "reached", lambda *given: False)
+    context = dataclasses.replace(
+        run_context(FakeTransport()), api=api(answers=answers)
+    )
+    lines: list[str] = []
+    assert routes.exporters_of(context, {node}, "recorder-0", lines.append) == {}
+    (line,) = [line for line in lines if "GPU" in line]
+    assert line.startswith(f"no GPU metrics are recorded: {said}")
+    assert line.endswith(" cluster.recorder.sources: {dcgm: URL}")
 
 
 @pytest.fixture

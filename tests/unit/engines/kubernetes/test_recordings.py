@@ -21,6 +21,7 @@ from tests.support.fake_cluster import (
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import engine, recorder, recordings
 from kveval.engines.kubernetes import recorder_scripts as scripts
+from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import NO_ANSWER, ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.transport import Query, Reply
@@ -127,18 +128,21 @@ def test_the_recording_of_any_node_that_ends_is_noticed(
     assert pods.of(scripts.REMOVE).keys() == {"gpu-0", "gpu-1"}
 
 
+class NoCommands(FakeTransport):
+    def command(self, path: str, query: Query, timeout_s: float) -> LocalCommand:
+        raise ClusterError(
+            f"GET {path}: {' '.join(map(str, query['command']))}: not found",
+            404,
+            "NotFound",
+        )
+
+
 def refused(found: dict[str, Any] | None) -> str:
     """How a recorder's pod that runs no command is told of; `found`: the pod, as it is by now."""
 
-    class NoCommands(FakeTransport):
-        def command(self, path: str, query: Query, timeout_s: float) -> LocalCommand:
-            raise ClusterError(
-                f"GET {path}: {' '.join(map(str, query['command']))}: not found",
-                404,
-                "NotFound",
-            )
-
     def answer(call: Call) -> Reply:
+        if call.path.endswith(f"/namespaces/{SITE.pcp_namespace}"):
+            return ok(made("Namespace", SITE.pcp_namespace))
         return (
             ok(found)
             if found and call.path.endswith("/recorder-a")
@@ -239,8 +243,35 @@ def test_a_namespace_that_is_deleted_is_named_with_what_remains(
     with pytest.raises(RecordingError) as error, failing_session(answer, tmp_path):
         raise RecordingError("the server died")
     said = "namespace bench was deleted, and with it the servers and the load of this run; DaemonSet kveval-pcp/spring"
-    said += "-recorder remains until the campaign's last run, or kveval teardown; the server died"
+    said += "-recorder remains. Kubernetes removes it 15 minutes after the job's last sign of life; to remove it now, run"
+    said += " kveval teardown, with another kubeconfig if this account was there; the server died"
     assert str(error.value) == said
+
+
+@pytest.mark.parametrize("gone", [True, False], ids=["gone", "going"])
+def test_a_recorders_namespace_that_is_deleted_is_named(gone: bool) -> None:
+    place = made("Namespace", SITE.pcp_namespace)
+    place["metadata"] |= {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+
+    def answer(call: Call) -> Reply:
+        if call.path.endswith(f"/namespaces/{SITE.pcp_namespace}"):
+            return status(404, "NotFound") if gone else ok(place)
+        # The account's rights have gone with the namespace.
+        return status(403, "Forbidden")
+
+    said: list[str] = []
+    context = run_context(NoCommands(answer))
+    with pytest.raises(RecordingError) as error:
+        recordings.NodeRecording(context, on("gpu-0", "recorder-a"), "r1").check_alive()
+    assert (
+        str(error.value) == "namespace kveval-pcp was deleted, and with it the recorder"
+    )
+    allowed = FakeTransport(
+        lambda call: ok({"items": []}) if "/bench/" in call.path else answer(call)
+    )
+    recordings.release_recorder(SITE, "spring", said.append, Api(allowed, outage_s=0))
+    # There is nothing to remove in it.
+    assert said == []
 
 
 def test_another_failure_is_told_as_it_is(tmp_path: Path) -> None:
@@ -265,9 +296,12 @@ def test_an_outage_that_ends_a_run_and_its_removal_is_told_once(tmp_path: Path) 
         raise RecordingError(outage) from ClusterError(outage, code=NO_ANSWER)
     said = str(error.value)
     assert said.startswith(
-        f"{outage}; not all of this run was removed. Kubernetes removes the rest"
+        f"{outage}; not all of this run was removed. Kubernetes removes it 15"
     )
     assert said.count("no usable answer") == 1
+    # Without this repository, in both namespaces.
+    assert "kubectl -n bench delete lease," in said
+    assert "kubectl -n kveval-pcp delete lease," in said
 
 
 @contextlib.contextmanager

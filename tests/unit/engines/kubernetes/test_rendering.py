@@ -653,11 +653,30 @@ def test_annotations_reach_the_pods_they_are_for(tmp_path):
             "a": "1",
             **own,
         }
-    recorder = recording_documents("c", site)[-1]
-    assert recorder["spec"]["template"]["metadata"]["annotations"] == {
+    recorder = recording_documents("c", site)[-1]["spec"]["template"]
+    assert recorder["metadata"]["annotations"] == {
+        "container.apparmor.security.beta.kubernetes.io/pmcd": "unconfined",
         "a": "1",
         "c": "3",
     }
+
+
+def test_the_recorder_goes_where_a_server_of_its_campaign_is(tmp_path):
+    specification, site = cell(tmp_path, OLD, "no-offload", 0)
+    recorder = recording_documents("c", site)[-1]["spec"]["template"]["spec"]
+    (term,) = recorder["affinity"]["podAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]
+    assert term["topologyKey"] == "kubernetes.io/hostname"
+    wanted = term["labelSelector"]["matchLabels"].items()
+    found = render(context_of(specification, site, 1, "c"))
+    beside = [
+        component
+        for component in ("model-server", "epp")
+        for one in of_kind(found, "Deployment", component)
+        if wanted <= one["spec"]["template"]["metadata"]["labels"].items()
+    ]
+    assert beside == ["model-server"]
 
 
 def test_a_value_that_a_template_lacks_is_an_error(tmp_path):

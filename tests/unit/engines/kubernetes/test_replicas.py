@@ -180,9 +180,13 @@ def test_a_sidecars_pod_that_dies_is_named_with_its_own_log(
     with pytest.raises(SidecarError) as error:
         server.require_alive()
     log = tmp_path / f"{component}.log"
-    said = f"{title} died: Pod bench/{component}-0 was deleted while it was in use: OSError: its own reason; see {log};"
-    assert str(error.value).startswith(said)
+    said = f"{title} died: Pod bench/{component}-0 was deleted while it was in use: OSError: its own reason; see {log} and "
+    assert str(error.value) == f"{said}{tmp_path / 'cluster.log'}"
     assert error.value.facts == {"program": component, "log": str(log)}
+    # A watchdog asks, and the load generator's end does: one death, one entry.
+    with pytest.raises(SidecarError):
+        server.require_alive()
+    assert (tmp_path / "cluster.log").read_text().count("--- ") == 1
 
 
 def test_of_several_servers_the_one_that_dies_is_quoted(tmp_path: Path) -> None:

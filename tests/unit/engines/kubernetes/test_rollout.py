@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -194,7 +195,7 @@ def test_the_first_broken_pod_ends_the_wait_with_events_and_log() -> None:
             lambda state: None,
             lambda state: put(state, crashing("a", replicas)),
         )
-    assert str(failure.value) == BROKEN.strip()
+    assert f"{failure.value}{failure.value.evidence}" == BROKEN.strip()
     assert (failure.value.cause, failure.value.pod) == ("CrashLoopBackOff", "a")
     assert failure.value.facts == {
         "object": "Deployment bench/server",
@@ -447,7 +448,7 @@ def test_a_job_that_completed_returns_its_pod() -> None:
     assert [pod["metadata"]["name"] for pod in job_done(objects)] == ["load-x"]
 
 
-def test_a_job_that_failed_says_how_its_pod_ended() -> None:
+def test_a_job_that_failed_says_how_its_pod_ended(tmp_path: Path) -> None:
     job = a_job(
         {
             "type": "Failed",
@@ -463,8 +464,13 @@ def test_a_job_that_failed_says_how_its_pod_ended() -> None:
         phase="Failed",
         containerStatuses=[{"name": "guidellm", "state": state}],
     )
-    with pytest.raises(RolloutError, match="ValueError: no GPU") as error:
+    with pytest.raises(RolloutError) as error:
         job_done(Objects(job, pod))
+    assert "\n" not in str(error.value) and "no GPU" not in str(error.value)
+    kept = tmp_path / "raw" / "cluster.log"
+    said = f"{error.value}: ValueError: no GPU; see {kept}"
+    assert error.value.keep_evidence(tmp_path / "raw") == said
+    assert "ValueError: no GPU" in kept.read_text()
     assert (error.value.cause, error.value.pod) == ("Error", "load-x")
     assert error.value.facts == {
         "object": "Job bench/load",
@@ -560,7 +566,18 @@ def test_pods_in_use_must_stay_the_same() -> None:
         )
 
 
-def test_patience_is_the_callers() -> None:
+def test_an_eviction_of_a_pod_in_use_is_told_from_a_deletion() -> None:
+    cause = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    target = {"type": "DisruptionTarget", "status": "True", **cause}
+    going = a_pod("a", None, going=True)
+    going["status"]["conditions"] = [target]
+    with pytest.raises(RolloutError) as error:
+        require_unchanged(Api(FakeTransport(Objects(going))), [a_pod("a", None)])
+    said = "was deleted while it was in use (EvictionByEvictionAPI: Eviction API: evicting)"
+    assert str(error.value) == f"Pod bench/a {said}"
+
+
+def waits_for_a_node(**spec: Any) -> Any:
     said = {
         "type": "PodScheduled",
         "status": "False",
@@ -570,6 +587,39 @@ def test_patience_is_the_callers() -> None:
     pod = a_pod(
         "c", None, ready=False, phase="Pending", conditions=[said], startTime=None
     )
+    pod["spec"] |= spec
+    return pod
+
+
+@pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        ('storageclass.storage.k8s.io "nosuch" not found', "NoStorageClass"),
+        (
+            "no persistent volumes available and no storage class is set",
+            "NoStorageClass",
+        ),
+        ("waiting for a volume to be created, by csi.example.test", "Timeout"),
+    ],
+)
+def test_a_claim_that_is_never_bound_is_told_at_once_and_named_while_it_waits(
+    words: str, cause: str
+) -> None:
+    claim = made("PersistentVolumeClaim", "weights", status={"phase": "Pending"})
+    about = {"name": "weights", "uid": claim["metadata"]["uid"]}
+    event = made("Event", "e", message=words, involvedObject=about)
+    volume = {"name": "w", "persistentVolumeClaim": {"claimName": "weights"}}
+    objects = Objects(waits_for_a_node(volumes=[volume]), claim, event)
+    said: list[str] = []
+    with pytest.raises(RolloutError) as error:
+        wait_for_pod(Api(FakeTransport(objects)), "bench", "c", 0.2, said.append)
+    assert error.value.cause == cause
+    assert words in str(error.value)
+    assert cause != "Timeout" or f"claim weights: {words}" in said[0]
+
+
+def test_patience_is_the_callers() -> None:
+    pod = waits_for_a_node()
     api = Api(FakeTransport(Objects(pod)))
     with pytest.raises(RolloutError) as error:
         wait_for_pod(api, "bench", "c", 5.0, patience=Patience(unschedulable_s=10))

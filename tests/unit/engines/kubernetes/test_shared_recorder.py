@@ -8,19 +8,21 @@ from typing import Any
 
 import pytest
 from tests.support.cluster_run import SITE, SPECIFICATION
-from tests.support.fake_cluster import Call, FakeTransport, ok, status
+from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 
 from kveval.campaign.site import Cluster
 from kveval.engines.job import Job
 from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.kinds import DAEMON_SET, LEASE
+from kveval.engines.kubernetes.api.kinds import DAEMON_SET, DEPLOYMENT, LEASE
+from kveval.engines.kubernetes.api.names import labels
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.engine import ClusterEngine
 from kveval.engines.kubernetes.manifests.recorder import (
     recorder_name,
     recording_documents,
 )
+from kveval.engines.kubernetes.recordings import release_recorder
 
 CAMPAIGN = "spring"
 LEASES = LEASE.path(SITE.namespace)
@@ -63,6 +65,7 @@ class Objects:
                 "pods",
                 "jobs",
                 "configmaps",
+                "deployments",
             )
             return (
                 ok({"items": self._list(call)}) if listed else status(404, "NotFound")
@@ -236,6 +239,46 @@ def test_a_campaign_of_the_same_name_in_another_namespace_keeps_its_recorder(
 
     begin("second", lambda: measured(tmp_path, 1, recorded)).join(20)
     assert recorders == [True]
+
+
+def test_what_a_killed_job_left_goes_when_snakemake_ends_unless_another_measures(
+    objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = made(
+        "Deployment",
+        "server",
+        labels(CAMPAIGN, "M/a/0", 1, "", "model-server"),
+        version="apps/v1",
+    )
+    path = DEPLOYMENT.path(SITE.namespace, "server")
+    said: list[str] = []
+
+    def ended(_api: Api) -> None:
+        release_recorder(SITE, CAMPAIGN, said.append)
+
+    Api.connect().apply([server])
+    begin("other", lambda: measured(tmp_path, 1, ended)).join(20)
+    assert path in objects.there
+    assert said[-1].startswith("what host-of-other-1-1 has on the cluster was left")
+    assert "15 minutes" in said[-1] and "kveval teardown" in said[-1]
+    # While it is removed another run begins, and a Lease of the killed job is there.
+    monkeypatch.setattr(leases, "gone", lambda holder: "killed" in holder)
+
+    def before(_job: str, call: Call) -> None:
+        if call.method != "DELETE":
+            return
+        for name in ("killed", "begins"):
+            about = {"name": name, "namespace": SITE.namespace, "uid": name}
+            about |= {"labels": labels(CAMPAIGN, "", None, "", "lease")}
+            spec = {"holderIdentity": name}
+            lease = {"kind": "Lease", "metadata": about, "spec": spec}
+            objects.there[f"{LEASES}/{name}"] = lease
+
+    objects.before = before
+    release_recorder(SITE, CAMPAIGN, said.append)
+    assert path not in objects.there and f"{LEASES}/begins" in objects.there
+    left = "Deployment bench/server, Lease bench/killed"
+    assert said[-1].endswith(f"a killed job had left: {left}")
 
 
 def test_a_removal_that_a_killed_job_has_begun_is_ended_before_a_recorder_is_applied(

@@ -188,6 +188,17 @@ class Api:
         )
         return unsettled and now - self._lost_at < _SETTLING_S
 
+    def lacks_namespace(self, name: str) -> bool:
+        """Tell whether a namespace is gone or being deleted, as far as the account may see that.
+
+        Asked once: a cluster that does not answer was waited for already.
+        """
+        try:
+            reply = self.once("GET", NAMESPACE.path("", name), timeout_s=_VERDICT_S)
+        except ClusterError as error:
+            return error.status == 404
+        return "deletionTimestamp" in reply.json()["metadata"]
+
     def serves(self, kind: Kind) -> bool:
         """Tell whether the cluster knows a kind (yet)."""
         try:
@@ -420,8 +431,7 @@ class Api:
             "stdout": True,
             "stderr": True,
         }
-        line = " ".join(" ".join(argv).split())
-        what = f"`{line if len(line) <= 80 else f'{line[:77]}...'}` in pod {namespace}/{pod}, container {container},"
+        what = f"`{argv[0]}` in pod {namespace}/{pod}, container {container},"
         path = f"{POD.path(namespace, pod)}/exec"
         try:
             frames = self.of_pod(

@@ -9,6 +9,8 @@ AWAY = (500, 502, 503, 504)
 
 NO_ANSWER = "no_usable_answer"
 """Code of a ClusterError if the API server was away for too long."""
+CREDENTIAL_REFUSED = "credential_refused"
+"""Code of a ClusterError if the API server rejects the credential."""
 
 
 class ClusterError(Failure):
@@ -35,7 +37,7 @@ class Unreachable(ClusterError):
 class Refused(ClusterError):
     """The API server refused a request, and will do so again.
 
-    Code `credential_refused`: it rejects the credential; `right_missing`: the account lacks a right, with the facts
+    Code CREDENTIAL_REFUSED: it rejects the credential; `right_missing`: the account lacks a right, with the facts
     `verb`, `resource` and `namespace` if the answer has them.
     """
 

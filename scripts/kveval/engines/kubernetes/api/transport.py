@@ -29,7 +29,12 @@ import websocket
 from kubernetes import client, config
 from kubernetes.stream.ws_client import websocket_proxycare
 
-from kveval.engines.kubernetes.api.errors import ClusterError, Refused, Unreachable
+from kveval.engines.kubernetes.api.errors import (
+    CREDENTIAL_REFUSED,
+    ClusterError,
+    Refused,
+    Unreachable,
+)
 
 # v5 only adds the closing of stdin, and the newest servers translate it; older servers use v4.
 EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
@@ -87,7 +92,7 @@ class Reply:
         answer = ": ".join(part for part in (reason, text) if part)
         message = f"cluster {server} refused {request}: {self.status} {answer}"
         if self.status == 401:
-            code = "credential_refused"
+            code = CREDENTIAL_REFUSED
             message = (
                 f"cluster {server} rejects the credential ({request}: 401 {answer}): has the token "
                 "expired? Log in again, or create a new token (docs/cluster.md)"

@@ -1,4 +1,4 @@
-"""The recorder of a campaign: PCP on every node, with its configuration of endpoints and logged metrics."""
+"""The recorder of a campaign: PCP beside its servers, with its configuration of endpoints and logged metrics."""
 
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api import names
@@ -18,6 +18,11 @@ SOURCE_GROUPS = tuple(
     dict.fromkeys((*SERVERS, Picker.name, "gateway", "dcgm", *SIDECARS))
 )
 """What a metrics URL may be of, each once."""
+# AppArmor's profile of container runtimes denies reading the processes of a node, whatever a pod's capabilities
+# (containerd#2679). The field in its place is there from Kubernetes 1.30 on; the API server fills it from this.
+UNCONFINED = {
+    f"container.apparmor.security.beta.kubernetes.io/{CONTAINER}": "unconfined"
+}
 PLACE = "@SOURCE@"
 """Placeholder for a source's name in the text of a group."""
 
@@ -51,7 +56,7 @@ def recorder_labels(campaign: str) -> dict[str, str]:
 
 
 def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
-    """Return the documents of a campaign's recorder: namespace, one pod per node, endpoints and logged metrics."""
+    """Return the documents of a campaign's recorder: namespace, one pod per node that serves, endpoints, metrics."""
     labels = recorder_labels(campaign)
     selector = {
         key: labels[key]
@@ -63,7 +68,8 @@ def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
         name=recorder_name(campaign),
         labels=labels,
         selector=selector,
-        annotations=site.annotations_of(COMPONENT),
+        servers=selector | {f"{names.PREFIX}/component": "model-server"},
+        annotations=UNCONFINED | site.annotations_of(COMPONENT),
         start=(MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8"),
         sources={
             f"{name}.url": f"{url}\n" for name, url in site.recorder.sources.items()

@@ -4,6 +4,7 @@ The reasons are the kubelet's and the scheduler's: pkg/kubelet/images/types.go, 
 pkg/kubelet/kuberuntime and https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -81,6 +82,8 @@ _MAY_PASS = (
     "not ready for scale-up",
     "max cluster",
 )
+# Of a claim's volume: its class does not exist, or there is none and no default.
+_NO_CLASS = "storageclass.* not found|no storage class is set"
 # While its node starts, a kubelet reports for a moment that it is not ready.
 _NODE_STARTS_S = 30.0
 _FIXES_OF_PHASE = {
@@ -136,6 +139,23 @@ class Trouble:
         return (
             f"{self.cause}: {_joined(where if self.pod else '', message)}; {self.fix}"
         )
+
+
+def claim_trouble(claim: Mapping[str, Any], words: str) -> Trouble | None:
+    """Return why a claim of a volume will never be bound, None as long as it may; `words`: its last event's."""
+    if not re.search(_NO_CLASS, words):
+        return None
+    text = f"claim {claim['metadata']['name']} has no volume, {words}"
+    fix = "cluster.storage_class: one of `kubectl get storageclass`"
+    return Trouble("NoStorageClass", text, fix)
+
+
+def quota_fix(said: str, namespace: str) -> str:
+    """Return what to do where a quota refuses a pod, from the API server's words; "" where something else does."""
+    if "exceeded quota" not in said:
+        return ""
+    show = f"kubectl -n {namespace} describe quota"
+    return f"the namespace's quota is used up or too small ({show}): have it raised, or ask for less"
 
 
 def not_terminating(pods: Iterable[AnyPod]) -> list[AnyPod]:

@@ -26,9 +26,11 @@ from kveval.engines.kubernetes.api.kinds import (
 from kveval.engines.kubernetes.wait.diagnosis import (
     Patience,
     Trouble,
+    claim_trouble,
     is_ready,
     node_trouble,
     not_terminating,
+    quota_fix,
     restarts,
     seconds_since,
     trouble_of,
@@ -42,7 +44,8 @@ _REPEAT_S = 30.0
 # others are deleted (a quota).
 _MISSING_S = 10.0
 _CREATION_S = 10.0
-_NO_NODE_S = 10.0
+# A scheduler may let 10 s pass before it looks at a pod again that it could not place.
+_NO_NODE_S = 30.0
 _EVENTS = 8
 _LOG_LINES = 20
 _REVISION = "deployment.kubernetes.io/revision"
@@ -53,32 +56,35 @@ _DAEMON_GENERATION, _POD_GENERATION = (
 
 
 class RolloutError(ClusterError):
-    """An object will not run, or not in time. `cause` is the cluster's word for it, also in the summary.
+    """An object will not run, or not in time. `cause` is the cluster's word for it, also in the message.
 
-    `summary`: the message in one line; `evidence`: its further lines, see `_evidence`. Fact `previous`: the container
-    has been restarted, and its log from before that has the cause.
+    `evidence`: what is kept beside the message, see `_evidence`. Fact `previous`: the container has been restarted, and
+    its log from before that has the cause.
     """
 
     def __init__(
         self, summary: str, cause: str, pod: str, *, evidence: str = "", **facts: Any
     ) -> None:
-        super().__init__(f"{summary}{evidence}", reason=cause, **facts)
-        self.summary = summary
+        super().__init__(summary, reason=cause, **facts)
         self.evidence = evidence
         self.cause = cause
         self.pod = pod
 
-    def keep_evidence(self, folder: Path, words: str = "") -> str:
-        """Return the summary, then `words` of the program's log, and the file in `folder` with the whole error.
+    def keep_evidence(self, folder: Path, words: str = "", *logs: Path) -> str:
+        """Return the message, `words` of the program's log, and where to look: `logs`, and the evidence in `folder`.
 
         Each error there begins with its time.
         """
-        if not self.evidence:
-            return f"{self.summary}{words}"
-        log = folder / "cluster.log"
-        with log.open("a") as file:
-            file.write(f"--- {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}\n{self}\n")
-        return f"{self.summary}{words}; see {log}"
+        if self.evidence:
+            if not words and "exit_code" in self.facts:
+                words = f": {self.evidence.splitlines()[-1].strip('| ')}"
+            logs = (*logs, log := folder / "cluster.log")
+            folder.mkdir(parents=True, exist_ok=True)
+            with log.open("a") as file:
+                now = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+                file.write(f"--- {now}\n{self}{self.evidence}\n")
+        places = " and ".join(map(str, logs))
+        return f"{self}{words}; see {places}" if places else f"{self}{words}"
 
 
 @dataclass
@@ -142,9 +148,16 @@ class WaitTarget:
                 and (pod.get("status") or {}).get("phase") != "Succeeded"
             ):
                 trouble = node_trouble(pod, self.api.read(NODE, name), now)
+            notes.append(waits_for(pod, events))
+            for claim in _unbound(self.api, pod) if notes[-1] else ():
+                last = self.api.events(claim)[-1:]
+                words = "".join(str(event.get("message")) for event in last)
+                trouble = trouble or claim_trouble(claim, words)
+                notes.append(
+                    f"claim {claim['metadata']['name']}: {words or 'no volume'}"
+                )
             if trouble is not None and not (retried and trouble.ended):
                 raise self.failed(trouble, pod)
-            notes.append(waits_for(pod, events))
         self.notes = "".join(dict.fromkeys(f"; {note}" for note in notes if note))
 
     def failed(
@@ -186,7 +199,8 @@ class WaitTarget:
             if not failed:
                 return
             message = str(failed[-1].get("message") or "")
-        fix = "a quota, the namespace's pod security, or a missing service account prevents it"
+        usual = "is there the service account, and what does admission in this namespace refuse?"
+        fix = quota_fix(message, self.namespace) or usual
         trouble = Trouble(
             "FailedCreate",
             f"no pod could be created for {lasted_s:.0f} s, {message}",
@@ -434,12 +448,9 @@ def _daemon_set(
         target.without_since is not None
         and time.monotonic() - target.without_since >= _NO_NODE_S
     ):
-        text = f"no pod on node {', '.join(without)}, where a server is: its selector or tolerations do not match"
-        raise target.failed(
-            Trouble(
-                "NoNode", text, "correct cluster.node_selector and cluster.tolerations"
-            )
-        )
+        text = f"no pod on node {', '.join(without)}, where a server is: does it have 100m CPU and 128 MiB left?"
+        fix = "or correct cluster.node_selector and cluster.tolerations"
+        raise target.failed(Trouble("NoNode", text, fix))
     ready = [pod for pod in new if is_ready(pod)]
     text = f"it is available on {len(ready)} of {len(nodes)} measured nodes"
     return WaitState(len(ready) == len(nodes), text, ready or pods)
@@ -521,13 +532,10 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
             or now["metadata"]["uid"] != metadata["uid"]
             or now["metadata"].get("deletionTimestamp")
         ):
-            raise target.failed(
-                Trouble(
-                    "PodDeleted",
-                    "was deleted while it was in use",
-                    pod=metadata["name"],
-                )
-            )
+            evicted = condition(now or {}, "DisruptionTarget")
+            why = f" ({evicted['reason']}: {evicted['message']})" if evicted else ""
+            text = f"was deleted while it was in use{why}"
+            raise target.failed(Trouble("PodDeleted", text, pod=metadata["name"]))
         target.check([now])
         if (again := restarts(now) - restarts(before)) > 0:
             states = (now.get("status") or {}).get("containerStatuses") or []
