@@ -107,4 +107,4 @@ def test_a_right_that_is_taken_away_in_a_level_is_named_with_what_is_left(
         )
     finally:
         for namespace in (NAMESPACE, PCP_NAMESPACE):
-            remove(admin, "", [namespace])
+            remove(admin, {namespace: ""})

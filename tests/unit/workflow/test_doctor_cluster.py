@@ -168,7 +168,9 @@ def test_the_kinds_that_a_release_needs_behind_a_gateway(
             release, [(["Qwen3-8B"], ["no-offload"], [0])], site={"address": address}
         ),
     )
-    needed = {kind.kind for kind in planned(config).kinds if "networking" in kind.group}
+    needed = {
+        kind.kind for kind in planned(config).kinds if ".networking." in kind.group
+    }
     assert needed == (
         kinds if address == "gateway" or release == "llm-d-0.4.0" else set()
     )

@@ -25,12 +25,13 @@ from kveval.engines.kubernetes.api.kinds import (
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_logs
 from kveval.engines.kubernetes.leases import HeldLease
-from kveval.engines.kubernetes.lifetime import EXPIRY_S
 from kveval.engines.kubernetes.manifests.context import (
     FILES_FOLDER,
     RunContext,
     component_of,
 )
+from kveval.engines.kubernetes.manifests.lifetime import EXPIRY_S
+from kveval.engines.kubernetes.manifests.network import CONTROL_PLANE, network
 from kveval.engines.kubernetes.manifests.rendering import download_job, serving, storage
 from kveval.engines.kubernetes.pods import (
     fetch_from_pod,
@@ -116,6 +117,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
         self._context.api.apply(storage(self._context))
         self._download()
         self._context.api.apply(self._serving)
+        self._admit(())
         server = self._ready(begin)
         self._note_nodes(server)
         return server
@@ -138,9 +140,8 @@ class ClusterDeployer(Deployer[ClusterServer]):
             }
             if component_of(document) == "model-server":
                 # All levels of a run must be served, and recorded, on the same nodes.
-                marked["spec"] = on_nodes_of(
-                    [replica.pod for replica in self.server.replicas]
-                )
+                pods = [replica.pod for replica in self.server.replicas]
+                marked["spec"] = {"affinity": on_nodes(nodes_of(pods))}
             self._context.api.patch(
                 DEPLOYMENT, name, namespace, {"spec": {"template": marked}}
             )
@@ -201,15 +202,26 @@ class ClusterDeployer(Deployer[ClusterServer]):
 
     def _note_nodes(self, server: ClusterServer) -> None:
         """Note the nodes that the servers run on, and their GPUs."""
-        nodes = {
-            str(node["metadata"]["name"]): node for node in self._context.api.list(NODE)
-        }
-        names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
+        names = [str(replica.pod["spec"]["nodeName"]) for replica in server.replicas]
+        nodes = self._admit(names)
         self.nodes = {name: nodes[name] for name in names}
         if self._context.specification.on_cluster.gpus:
             self._queried_gpus = parse_gpus(
                 server.in_every(["nvidia-smi", *GPU_QUERY]) or ""
             )
+
+    def _admit(self, names: Sequence[str]) -> dict[str, Document]:
+        """Let the API servers' nodes and the nodes with these names connect to the servers; return all nodes by name."""
+        nodes = {
+            str(node["metadata"]["name"]): node for node in self._context.api.list(NODE)
+        }
+        admitted = [
+            node
+            for name, node in nodes.items()
+            if name in names or CONTROL_PLANE in (node["metadata"].get("labels") or {})
+        ]
+        self._context.api.apply(network(self._context, admitted))
+        return nodes
 
     def _hardware(self) -> dict[str, Any]:
         """Describe the nodes that the servers ran on, and the servers' GPUs."""
@@ -224,6 +236,9 @@ class ClusterDeployer(Deployer[ClusterServer]):
         if context.site.model_cache is None or specification.miniature:
             return
         document = download_job(context)
+        pod = document["spec"]["template"]["spec"]
+        if nodes := self._nodes_of_cache():
+            pod["affinity"] = {**pod.get("affinity", {}), **on_nodes(nodes)}
         name = document["metadata"]["name"]
         context.api.apply([document])
         wait_for_job(
@@ -235,6 +250,23 @@ class ClusterDeployer(Deployer[ClusterServer]):
             context.patience,
         )
         context.api.delete(JOB, name, context.namespace)
+
+    def _nodes_of_cache(self) -> list[str]:
+        """Return the nodes that a cache for one node at a time may be bound to by the download; [] for any node.
+
+        The download holds no GPU, so that nothing else keeps it from a node, or a zone, in which no server can be.
+        """
+        context, site = self._context, self._context.site
+        if context.cache_is_shared or not context.deployment.gpus:
+            return []
+        fitting = machines.fitting(context.api.list(NODE), site, gpus=True)
+        if not fitting and not site.node_selector:
+            message = (
+                f"no node has {site.gpu_resource} now, and the model cache (ReadWriteOnce) is bound to where it is"
+                " filled: set cluster.node_selector to the servers' nodes, or have one such node"
+            )
+            raise ClusterError(message, code="no_node_for_cache")
+        return [str(node["metadata"]["name"]) for node in fitting]
 
     def _ready(self, begin: float) -> ClusterServer:
         context = self._context
@@ -333,7 +365,7 @@ def remove_run(context: RunContext, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
     kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(context))])
     result = remove(
-        context.api, context.selector(), [context.namespace], kinds=kinds, say=say
+        context.api, {context.namespace: context.selector()}, kinds=kinds, say=say
     )
     if result.unlisted:
         # The account could list them when it created them.
@@ -345,19 +377,13 @@ def remove_run(context: RunContext, say: Callable[[str], None]) -> list[str]:
     return result.removed
 
 
-def on_nodes_of(pods: Sequence[Document]) -> dict[str, Any]:
-    """Return the part of a pod's specification that restricts it to the nodes of `pods`."""
-    nodes = sorted({str(pod["spec"]["nodeName"]) for pod in pods})
+def on_nodes(nodes: Sequence[str]) -> dict[str, Any]:
+    """Return the part of a pod's affinity that restricts it to these nodes."""
     terms = [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
         for node in nodes
     ]
-    return {
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": terms
-                }
-            }
-        }
+    required = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
     }
+    return {"nodeAffinity": required}

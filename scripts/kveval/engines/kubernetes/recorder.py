@@ -12,8 +12,7 @@ from kveval.engines.kubernetes.deployment import ClusterDeployer
 from kveval.engines.kubernetes.leases import HeldLease
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
-    recorder_labels,
-    recorder_name,
+    recorder_lifetime,
     recording_documents,
 )
 from kveval.engines.kubernetes.pods import images_of, nodes_of
@@ -58,15 +57,8 @@ class ClusterRecorder(Recorder):
         context.api.apply(
             document for document in documents if kind_of(document) == NAMESPACE
         )
-        name, labels = (
-            recorder_name(context.campaign),
-            recorder_labels(context.campaign),
-        )
-        self._lease.keep_alive(
-            lifetime.ensure_owner_job(
-                context.api, context.site.pcp_namespace, name, labels
-            )
-        )
+        job = recorder_lifetime(context.campaign, context.site)
+        self._lease.keep_alive(lifetime.ensure_owner_job(context.api, job))
         context.api.apply(documents)
 
     @property

@@ -31,14 +31,16 @@ from kveval.engines.kubernetes.api.kinds import (
     POD,
     Document,
 )
-from kveval.engines.kubernetes.api.names import labels, object_name, selector
+from kveval.engines.kubernetes.api.names import labels, object_name
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
     CONFIGURATION,
     CONTAINER,
     STATE,
+    full_name,
     recorder_name,
+    recorder_selector,
     recording_documents,
 )
 from kveval.engines.kubernetes.teardown import remove
@@ -260,7 +262,10 @@ def epoch_seconds(text: str) -> float:
 def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document]:
     """Start the campaign's recorder unless it runs; return its ready pods on `nodes`, in the order of `nodes`."""
     context.api.apply(recording_documents(context.campaign, context.site))
-    namespace, name = context.site.pcp_namespace, recorder_name(context.campaign)
+    namespace, name = (
+        context.site.pcp_namespace,
+        recorder_name(context.campaign, context.site),
+    )
     pods = wait_for_daemonset(
         context.api, namespace, name, nodes, _START_S, say, context.patience
     )
@@ -319,7 +324,7 @@ def version(context: RunContext, pod: Document) -> str:
 
 def remove_stale(context: RunContext, living: Sequence[str], say: Log) -> None:
     """End the recordings that killed runs left; `living`: the marks of the runs that are being measured."""
-    chosen = selector(context.campaign, component=COMPONENT)
+    chosen = recorder_selector(context.campaign, context.site)
     # Another run may just be starting others.
     for pod in filter(
         is_ready, context.api.list(POD, context.site.pcp_namespace, chosen)
@@ -357,21 +362,27 @@ def await_removal(context: RunContext, say: Log) -> None:
     Called by a run that holds its Lease: whoever begins to remove the recorder afterwards sees that the run lives.
     """
     with _removal_alone(context.api, context.site, context.campaign, say):
-        chosen = selector(context.campaign, component=COMPONENT)
+        chosen = recorder_selector(context.campaign, context.site)
         there = context.api.list(DAEMON_SET, context.site.pcp_namespace, chosen)
         # A job that was killed meanwhile has begun it: what is applied to such an object would go with it.
         if any(daemon_set["metadata"].get("deletionTimestamp") for daemon_set in there):
             _remove_recorder(context.api, context.site, context.campaign, say)
 
 
+def removal_metadata(campaign: str, site: Cluster) -> Document:
+    """Return the metadata of the Lease of whoever removes the campaign's recorder."""
+    name = full_name(campaign, site)
+    return {
+        "name": object_name("", None, _REMOVAL, name),
+        "namespace": site.pcp_namespace,
+        "labels": {**site.labels, **labels(name, "", None, "", _REMOVAL)},
+    }
+
+
 @contextlib.contextmanager
 def _removal_alone(api: Api, site: Cluster, campaign: str, say: Log) -> Iterator[None]:
     """Hold the Lease of whoever looks for the campaign's living runs and removes their recorder if there are none."""
-    metadata: Document = {
-        "name": object_name("", None, _REMOVAL, campaign),
-        "namespace": site.pcp_namespace,
-    }
-    metadata |= {"labels": labels(campaign, "", None, "", _REMOVAL)}
+    metadata = removal_metadata(campaign, site)
     awaited = "the campaign's recorder: {holder} is removing it"
     with contextlib.ExitStack() as stack:
         try:
@@ -384,11 +395,9 @@ def _removal_alone(api: Api, site: Cluster, campaign: str, say: Log) -> Iterator
 
 
 def _remove_recorder(api: Api, site: Cluster, campaign: str, say: Log) -> None:
-    chosen = selector(campaign, component=COMPONENT)
     remove(
         api,
-        chosen,
-        [site.pcp_namespace],
+        {site.pcp_namespace: recorder_selector(campaign, site)},
         kinds=_RECORDER_KINDS,
         timeout_s=_REMOVAL_S,
         say=say,

@@ -327,12 +327,7 @@ def test_the_table_covers_every_kind_that_is_rendered(documents):
             if kind.kind == "Namespace":
                 # The administrator's; an account that may, makes the recorder's.
                 continue
-            # All of these have regular plurals.
-            asked = (
-                document["metadata"]["namespace"],
-                kind.group,
-                f"{kind.kind.lower()}s",
-            )
+            asked = (document["metadata"]["namespace"], kind.group, kind.plural)
             assert asked in made, f"{release}, address {address}"
             seen.add(kind.kind)
     assert seen >= {

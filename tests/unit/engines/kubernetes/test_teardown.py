@@ -34,7 +34,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def removed(
     objects: Objects, wanted: str = selector("c"), **options: Any
 ) -> teardown.Removed:
-    return remove(Api(FakeTransport(objects)), wanted, ["bench", "pcp"], **options)
+    places = dict.fromkeys(("bench", "pcp"), wanted)
+    return remove(Api(FakeTransport(objects)), places, **options)
 
 
 def names(objects: Objects) -> list[str]:

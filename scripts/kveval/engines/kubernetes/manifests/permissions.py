@@ -86,6 +86,12 @@ _IN_NAMESPACE = (
     ("", "services", MAKE, "the servers' addresses"),
     ("", "configmaps", MAKE, "the endpoint picker's configuration; a miniature"),
     ("", "persistentvolumeclaims", MAKE, "the volume for weights"),
+    (
+        "networking.k8s.io",
+        "networkpolicies",
+        MAKE,
+        "keeping other pods from servers and stores",
+    ),
     ("apps", "deployments", MAKE, "the servers"),
     ("apps", "replicasets", LOOK, "following a rollout"),
     (

@@ -3,6 +3,7 @@
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.manifests.lifetime import owner_job
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS, documents
 from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS, log_block
 from kveval.stacks.picker import Picker
@@ -40,19 +41,36 @@ def logged_groups() -> dict[str, str]:
     return {**groups, "access": "[access]\ndisallow * : all;\n"}
 
 
-def recorder_name(campaign: str) -> str:
+def full_name(campaign: str, site: Cluster) -> str:
+    """Return the campaign's name in the recorder's namespace, which campaigns of several namespaces share."""
+    return f"{site.namespace}/{campaign}"
+
+
+def recorder_name(campaign: str, site: Cluster) -> str:
     """Return the name of the campaign's DaemonSet."""
-    return names.object_name("", None, COMPONENT, campaign)
+    return names.object_name("", None, COMPONENT, full_name(campaign, site))
 
 
-def recorder_labels(campaign: str) -> dict[str, str]:
+def recorder_labels(campaign: str, site: Cluster) -> dict[str, str]:
     """Return the labels of all objects of the campaign's recorder."""
-    return names.labels(campaign, "", None, "", COMPONENT)
+    own = names.labels(full_name(campaign, site), "", None, "", COMPONENT)
+    return {**site.labels, **own}
+
+
+def recorder_selector(campaign: str, site: Cluster) -> str:
+    """Return the label selector of the campaign's recorder."""
+    return names.selector(full_name(campaign, site), component=COMPONENT)
+
+
+def recorder_lifetime(campaign: str, site: Cluster) -> Document:
+    """Return the Job that owns the campaign's recorder."""
+    name, labels = recorder_name(campaign, site), recorder_labels(campaign, site)
+    return owner_job(site, site.pcp_namespace, name, labels)
 
 
 def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
     """Return the documents of a campaign's recorder: namespace, one pod per node, endpoints and logged metrics."""
-    labels = recorder_labels(campaign)
+    labels = recorder_labels(campaign, site)
     selector = {
         key: labels[key]
         for key in (f"{names.PREFIX}/campaign", f"{names.PREFIX}/component")
@@ -60,7 +78,7 @@ def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
     return documents(
         "recorder.yaml.j2",
         site=site,
-        name=recorder_name(campaign),
+        name=recorder_name(campaign, site),
         labels=labels,
         selector=selector,
         annotations=site.annotations_of(COMPONENT),
