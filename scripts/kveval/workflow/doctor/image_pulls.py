@@ -128,12 +128,16 @@ def trial_pod(
     }
     spec |= {
         key: need.spec[key]
-        for key in ("nodeSelector", "tolerations", "imagePullSecrets")
+        for key in (
+            "nodeSelector",
+            "tolerations",
+            "imagePullSecrets",
+            "priorityClassName",
+        )
         if key in need.spec
     }
-    return pod_like(
-        need, site.namespace, labels(plan.name, "", None, "", COMPONENT), spec
-    )
+    marks = {**site.labels, **labels(plan.name, "", None, "", COMPONENT)}
+    return pod_like(need, site.namespace, marks, spec)
 
 
 def pod_like(
