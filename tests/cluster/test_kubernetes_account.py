@@ -1,5 +1,6 @@
 """A whole run with nothing but the rights that the account's manifest gives."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.support.fault_chain import PATIENCE_S
 from tests.support.testbed import wait_until
 
 from kveval.campaign import site as config_cluster
+from kveval.configuration.loading import load_config
 from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -33,6 +35,7 @@ from kveval.engines.kubernetes.manifests.permissions import (
     manifest,
     namespaces,
 )
+from kveval.engines.kubernetes.preview import preview_text
 from kveval.engines.kubernetes.teardown import remove
 
 pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]
@@ -40,7 +43,7 @@ PCP_NAMESPACE = "kveval-pcp-of-the-account"
 SITE = CLUSTER | {"pcp_namespace": PCP_NAMESPACE}
 
 
-def test_a_run_needs_no_more_rights_than_the_manifest_gives(
+def test_a_run_needs_no_more_rights_than_the_manifest_gives_and_makes_what_the_preview_shows(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     admin = cluster.api
@@ -60,8 +63,29 @@ def test_a_run_needs_no_more_rights_than_the_manifest_gives(
     site = Site(admin, tmp_path, cluster.testbed.kubeconfig)
     chain = cluster_chain(tmp_path, cluster, {"cluster": SITE})
     chain.env["KUBECONFIG"] = str(site.kubeconfig)
-    job = chain.start()
+    job, made = chain.start(), set[str]()
+    deadline = time.monotonic() + 5 * PATIENCE_S
+    while job.process.poll() is None and time.monotonic() < deadline:
+        made |= set(cluster.ours())
     assert job.end(5 * PATIENCE_S) == 0, job.words()
+    config = load_config(tmp_path / "campaign.yaml", chain.catalogues)
+    text = preview_text(
+        config.specification(config.cell(chain.cell)), asked, config.campaign.name
+    )
+    shown = {
+        f"{document['kind']} {document['metadata']['name']}"
+        for document in yaml.safe_load_all(text)
+        if document["kind"] != "Namespace"
+    }
+    # What controllers make of it is not the run's own.
+    own = {
+        name
+        for name in made
+        if name.split()[0] not in ("Pod", "ReplicaSet", "ControllerRevision")
+    }
+    assert own - shown == set()
+    # It is held for a moment.
+    assert {name for name in shown - own if "-removal-" not in name} == set()
     assert chain.left(15) == []
     assert cluster.ours() == []
     # What the administrator made is the administrator's.
