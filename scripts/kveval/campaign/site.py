@@ -234,6 +234,8 @@ class RecorderConfig(Strict):
     sources: dict[Literal["dcgm", "gateway"], SourceUrl] = Field({})
     """addresses of Prometheus exporters of the site, by name: dcgm, gateway; {host} is the node"""
     interval_s: PositiveNumber = Field(1.0, description="seconds between samples")
+    installed: StrictBool = False
+    """it is there already, by an administrator, and the account may make no pods beside it"""
 
 
 class Cluster(Strict):

@@ -51,9 +51,11 @@ class ClusterRecorder(Recorder):
         )
 
     def prepare(self) -> None:
-        """Create the campaign's recorder, so that its image is pulled while the server starts."""
+        """Create the campaign's recorder, unless one is installed: its image is pulled while the server starts."""
         context = self._context
         documents = recording_documents(context.campaign, context.site)
+        if not documents:
+            return
         context.api.apply(
             document for document in documents if kind_of(document) == NAMESPACE
         )
@@ -77,7 +79,7 @@ class ClusterRecorder(Recorder):
             # Only these nodes must have a ready recorder; others do not matter.
             pods = recordings.deploy(context, list(nodes), self._say)
             self._pcp_version = recordings.version(context, pods[0])
-            beside = exporters_of(context, nodes, str(pods[0]["metadata"]["name"]))
+            beside = exporters_of(context, nodes, pods[0])
             sources = sources_of(context, server) | beside
             self._recording = recorder = recordings.start_recording(
                 context, pods, self._scratch / "pcp", sources, server.watched

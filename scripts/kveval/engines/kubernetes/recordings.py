@@ -32,6 +32,10 @@ from kveval.engines.kubernetes.api.kinds import (
     Document,
 )
 from kveval.engines.kubernetes.api.names import labels, object_name
+from kveval.engines.kubernetes.installed_recorder import (
+    InstalledRecorder,
+    installed_pods,
+)
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
@@ -85,6 +89,11 @@ class NodeRecording:
         )
         self.folder = f"{ROOT}/{mark}"
         self.archive = directory / self.node / "pcp"
+        self._installed = (
+            InstalledRecorder(context, pod, mark)
+            if context.site.recorder.installed
+            else None
+        )
         self.sources: Mapping[str, str] = {}
         self.shared: Sequence[str] = ()
 
@@ -148,11 +157,12 @@ class NodeRecording:
     def collect(self) -> None:
         """Copy the archive here and remove it in the pod. Raises RecordingError."""
         brought = self.archive.parent / "brought"
+        api, namespace = self.context.api, self.context.site.pcp_namespace
         try:
-            namespace = self.context.site.pcp_namespace
-            collect(
-                self.context.api, namespace, self.name, CONTAINER, self.folder, brought
-            )
+            if self._installed is not None:
+                self._installed.bring(brought)
+            else:
+                collect(api, namespace, self.name, CONTAINER, self.folder, brought)
         except ClusterError as error:
             raise RecordingError(f"the archive cannot be copied: {error}") from error
         if not archive_files(brought / "archive" / "pcp"):
@@ -181,6 +191,8 @@ class NodeRecording:
         """Run a script in the pod and return its result, whatever its exit code. Raises RecordingError."""
         argv = ["sh", "-c", script, self.folder, *arguments]
         try:
+            if self._installed is not None:
+                return self._installed.run(script, arguments)
             return self.context.api.exec(
                 self.context.site.pcp_namespace, self.name, CONTAINER, argv
             )
@@ -261,6 +273,8 @@ def epoch_seconds(text: str) -> float:
 
 def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document]:
     """Start the campaign's recorder unless it runs; return its ready pods on `nodes`, in the order of `nodes`."""
+    if context.site.recorder.installed:
+        return installed_pods(context, nodes)
     context.api.apply(recording_documents(context.campaign, context.site))
     namespace, name = (
         context.site.pcp_namespace,
@@ -322,8 +336,21 @@ def version(context: RunContext, pod: Document) -> str:
     )
 
 
+def reaches(context: RunContext, pod: Document, urls: Sequence[str]) -> bool:
+    """Tell whether a recorder's pod, whose image must have Python, can read all of these URLs."""
+    with contextlib.suppress(RecordingError):
+        done = NodeRecording(context, pod, "none").run(scripts.REACH, *urls)
+        return done.returncode == 0
+    return False
+
+
 def remove_stale(context: RunContext, living: Sequence[str], say: Log) -> None:
-    """End the recordings that killed runs left; `living`: the marks of the runs that are being measured."""
+    """End the recordings that killed runs left; `living`: the marks of the runs that are being measured.
+
+    A recorder that an administrator has installed, which other campaigns use as well, ends them itself.
+    """
+    if context.site.recorder.installed:
+        return
     chosen = recorder_selector(context.campaign, context.site)
     # Another run may just be starting others.
     for pod in filter(
@@ -343,8 +370,11 @@ def release_recorder(
     """Remove the campaign's recorder, which its runs share, unless one of them is being measured.
 
     The model cache stays, because it takes hours to fill. A failure is reported, not raised, because the measured data
-    is still valid. `api`: None if the workflow's end calls this, because its last runs failed and did not.
+    is still valid. `api`: None if the workflow's end calls this, because its last runs failed and did not. A recorder
+    that an administrator has installed stays.
     """
+    if site.recorder.installed:
+        return
     try:
         api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
         with _removal_alone(api, site, campaign, say), signals_deferred():
@@ -361,6 +391,8 @@ def await_removal(context: RunContext, say: Log) -> None:
 
     Called by a run that holds its Lease: whoever begins to remove the recorder afterwards sees that the run lives.
     """
+    if context.site.recorder.installed:
+        return
     with _removal_alone(context.api, context.site, context.campaign, say):
         chosen = recorder_selector(context.campaign, context.site)
         there = context.api.list(DAEMON_SET, context.site.pcp_namespace, chosen)

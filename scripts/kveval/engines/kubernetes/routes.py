@@ -6,7 +6,7 @@ their pods where the account may not list them.
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from kveval.campaign.site import Cluster
@@ -22,9 +22,9 @@ from kveval.engines.kubernetes.api.kinds import (
     Kind,
 )
 from kveval.engines.kubernetes.manifests.context import RunContext
-from kveval.engines.kubernetes.manifests.recorder import CONTAINER
 from kveval.engines.kubernetes.manifests.rendering import target_url
 from kveval.engines.kubernetes.pods import container_of, direct_url
+from kveval.engines.kubernetes.recordings import reaches
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
 from kveval.stacks.registry import SIDECARS
 
@@ -36,7 +36,6 @@ _DCGM = (
 _DCGM_PORT = "9400"
 # On the pods of a Gateway: https://gateway-api.sigs.k8s.io/geps/gep-1762/
 _OF_GATEWAY = "gateway.networking.k8s.io/gateway-name"
-_READ = "import sys, urllib.request as web\nfor url in sys.argv[1:]: web.urlopen(url, timeout=3).read(1)"
 # A cloud load balancer may need minutes for a cell's own Gateway, and its routes reach the proxies even later.
 _PROGRAMMED_S = 600.0
 _POLL_S = 2.0
@@ -227,7 +226,7 @@ def _host(pod: Document) -> str:
 
 
 def exporters_of(
-    context: RunContext, nodes: Collection[str], recorder: str
+    context: RunContext, nodes: Collection[str], recorder: Document
 ) -> dict[str, str]:
     """Return the cluster's own metrics URLs, by name, that the site does not declare and pod `recorder` can read."""
     exporters = {"dcgm": dcgm_urls(context.api, nodes)}
@@ -240,7 +239,7 @@ def exporters_of(
         for source, urls in exporters.items()
         if urls
         and source not in context.site.recorder.sources
-        and reached(context, recorder, urls)
+        and reaches(context, recorder, urls)
     }
 
 
@@ -260,20 +259,6 @@ def gateway_urls(api: Api, namespace: str, name: str) -> list[str]:
             if "prometheus.io/port" in (pod["metadata"].get("annotations") or {})
         )
     )
-
-
-def reached(context: RunContext, recorder: str, urls: Sequence[str]) -> bool:
-    """Tell whether a recorder's pod, whose image must have Python, can read all of these URLs."""
-    argv = ["python3", "-c", _READ, *urls]
-    try:
-        return (
-            context.api.exec(
-                context.site.pcp_namespace, recorder, CONTAINER, argv
-            ).returncode
-            == 0
-        )
-    except ClusterError:
-        return False
 
 
 def _pods(api: Api, namespace: str, selector: str) -> list[Document]:

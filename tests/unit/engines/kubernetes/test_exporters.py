@@ -10,7 +10,7 @@ import pytest
 from tests.support.cluster_run import run_context
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 
-from kveval.engines.kubernetes import routes
+from kveval.engines.kubernetes import recordings, routes
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
 
@@ -79,9 +79,9 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def test_an_endpoint_counts_when_the_recorder_reads_it(url: str) -> None:
-    assert routes.reached(
-        run_context(FakeTransport()), "recorder-0", [f"{url}/metrics"]
+    context, pod = (
+        run_context(FakeTransport()),
+        made("Pod", "r", spec={"nodeName": "n"}),
     )
-    assert not routes.reached(
-        run_context(FakeTransport()), "recorder-0", [f"{url}/metrics", f"{url}/none"]
-    )
+    assert recordings.reaches(context, pod, [f"{url}/metrics"])
+    assert not recordings.reaches(context, pod, [f"{url}/metrics", f"{url}/none"])

@@ -49,6 +49,7 @@ class Kind(NamedTuple):
 POD = Kind("v1", "Pod")
 SERVICE = Kind("v1", "Service")
 CONFIG_MAP = Kind("v1", "ConfigMap")
+SECRET = Kind("v1", "Secret")
 SERVICE_ACCOUNT = Kind("v1", "ServiceAccount")
 VOLUME_CLAIM = Kind("v1", "PersistentVolumeClaim")
 NAMESPACE = Kind("v1", "Namespace")

@@ -1,6 +1,13 @@
 """The recorder of a campaign: PCP on every node, with its configuration of endpoints and logged metrics."""
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
 from kveval.campaign.site import Cluster
+from kveval.engines import merge_metrics
+from kveval.engines.kubernetes import recorder_agent, recorder_scripts
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.kinds import Document
 from kveval.engines.kubernetes.manifests.lifetime import owner_job
@@ -10,6 +17,8 @@ from kveval.stacks.picker import Picker
 from kveval.stacks.registry import SERVERS, SIDECARS
 
 COMPONENT = "recorder"
+INSTALLED = "kveval-recorder"
+"""Name of a recorder that an administrator installs, and of the Secret with its key."""
 CONTAINER = "pmcd"
 STATE = "/var/lib/kveval"
 """Writable folder of the container, on the node's disk."""
@@ -69,23 +78,55 @@ def recorder_lifetime(campaign: str, site: Cluster) -> Document:
 
 
 def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
-    """Return the documents of a campaign's recorder: namespace, one pod per node, endpoints and logged metrics."""
+    """Return the documents of a campaign's recorder: namespace, one pod per node, endpoints and logged metrics.
+
+    There are none where an administrator has installed one.
+    """
+    if site.recorder.installed:
+        return ()
     labels = recorder_labels(campaign, site)
     selector = {
         key: labels[key]
         for key in (f"{names.PREFIX}/campaign", f"{names.PREFIX}/component")
     }
+    return _recorder(site, recorder_name(campaign, site), labels, selector)
+
+
+def installed_documents(site: Cluster) -> tuple[Document, ...]:
+    """Return the documents of a recorder for an administrator to install, which all campaigns may use."""
+    labels = {names.NAME: INSTALLED}
+    scripts = {name: text for text, name in recorder_scripts.NAMES.items()}
+    files = {
+        "agent.py": Path(recorder_agent.__file__).read_text(encoding="utf-8"),
+        "merge.py": Path(merge_metrics.__file__).read_text(encoding="utf-8"),
+        "scripts.json": json.dumps(scripts),
+    }
+    _, *own = _recorder(site, INSTALLED, labels, labels, files)
+    return tuple(own)
+
+
+def _recorder(
+    site: Cluster,
+    name: str,
+    labels: Mapping[str, str],
+    selector: Mapping[str, str],
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Document, ...]:
+    """Return the documents of a recorder; `files`: of what answers in the place of commands in it, if something does."""
+    start = (MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8")
     return documents(
         "recorder.yaml.j2",
         site=site,
-        name=recorder_name(campaign, site),
+        name=name,
         labels=labels,
         selector=selector,
         annotations=site.annotations_of(COMPONENT),
-        start=(MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8"),
+        files={"start-pmcd.sh": start, **files},
         sources={
-            f"{name}.url": f"{url}\n" for name, url in site.recorder.sources.items()
+            f"{source}.url": f"{url}\n" for source, url in site.recorder.sources.items()
         },
         groups=logged_groups(),
-        pcp=f"{STATE}/pcp",
+        state=STATE,
+        configuration=CONFIGURATION,
+        installed=bool(files),
     )
