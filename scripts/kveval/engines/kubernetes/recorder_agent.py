@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 PORT = 44380
-KEPT_S = 900.0
-"""Seconds without a question after which a recording is ended and removed."""
+KEPT_S = 3 * 3600.0
+"""Seconds without a question after which a recording is ended and removed: longer than servers take to start anew."""
 PIECE_BYTES = 8 * 2**20
 _SKEW_S = 300.0
 _BODY_BYTES = 2**20
@@ -77,6 +77,10 @@ def opened(key: bytes, body: bytes, now: float) -> dict[str, Any]:
         raise RefusedRequest(f"not a request: {error!r}") from error
     if not re.fullmatch(MARK, mark):
         raise RefusedRequest(f"{mark!r} is no recording")
+    if script == "sources" and not all(
+        word.endswith(f"_{mark}") for word in words[::2]
+    ):
+        raise RefusedRequest(f"sources of {mark} end in its name")
     if script not in ("files", "piece") and not matches(script, words):
         raise RefusedRequest(f"{script!r} is not done with {words}")
     return {"script": script, "mark": mark, "arguments": words}
@@ -183,6 +187,8 @@ def serve(agent: Agent, key: bytes, address: tuple[str, int]) -> ThreadingHTTPSe
     """Return a server that answers requests; `serve_forever` starts it."""
 
     class Handler(BaseHTTPRequestHandler):
+        timeout = 60.0
+
         def do_POST(self) -> None:
             try:
                 length = int(self.headers.get("Content-Length") or 0)
@@ -205,10 +211,10 @@ def serve(agent: Agent, key: bytes, address: tuple[str, int]) -> ThreadingHTTPSe
         def log_message(self, *_given: object) -> None:
             """Say nothing of each request."""
 
-    class Server(ThreadingHTTPServer):
+    class Listener(ThreadingHTTPServer):
         address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
 
-    return Server(address, Handler)
+    return Listener(address, Handler)
 
 
 def main(settings: Path, key_file: Path) -> None:

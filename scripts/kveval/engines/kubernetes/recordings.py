@@ -287,8 +287,9 @@ def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document
 
 
 def mark_of(context: RunContext) -> str:
-    """Return the name of this run's recording in a recorder's pod: letters and digits, unique per run."""
-    return "r" + context.name(COMPONENT)[-8:]
+    """Return the name of this run's recording in a recorder's pod: letters and digits, for this run alone."""
+    name = full_name(context.campaign, context.site)
+    return "r" + object_name(context.cell, context.run, COMPONENT, name)[-8:]
 
 
 def start_recording(

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -67,6 +68,9 @@ def test_a_request_is_taken_from_who_has_the_key_and_lately() -> None:
         body(asked(time=NOW - 900)),
         body(asked(mark="../pcp")),
         body(asked("sh", "-c", "id")),
+        # What the site, or another run, has there stays as it is.
+        body(asked("sources", "dcgm", "http://10.0.0.1/m")),
+        body(asked("sources", "vllm_r99999999", "http://10.0.0.1/m")),
         body({"script": "alive"}),
         b"{}",
         b"\xff",
@@ -149,8 +153,8 @@ def test_scripts_run_in_the_recordings_folder_with_what_the_administrator_gave()
         (recorder_scripts.CLOCK, [], f"{MARK}|"),
         (
             recorder_scripts.SOURCES,
-            ["ours", "vllm", "http://a:1/m"],
-            f"{MARK}|PROGRAM|vllm|http://a:1/m|",
+            ["ours", f"vllm_{MARK}", "http://a:1/m"],
+            f"{MARK}|PROGRAM|vllm_{MARK}|http://a:1/m|",
         ),
         (recorder_scripts.START, ["ours", "", "1000"], f"{MARK}|GROUPS||1000|"),
     ):
@@ -221,6 +225,15 @@ def test_a_node_without_the_recorder_is_named() -> None:
     with pytest.raises(ClusterError, match="no ready pod on other") as error:
         installed_pods(context, ["other", "n"])
     assert error.value.code == "recorder_missing"
+
+
+def test_runs_of_one_name_in_two_namespaces_are_told_apart() -> None:
+    theirs = SITE.model_copy(update={"namespace": "theirs"})
+    marks = {
+        recordings.mark_of(run_context(api_server(), site)) for site in (SITE, theirs)
+    }
+    assert len(marks) == 2
+    assert all(re.fullmatch(recorder_agent.MARK, mark) for mark in marks)
 
 
 def test_a_run_makes_and_removes_nothing_of_it() -> None:
