@@ -19,14 +19,17 @@ from tests.support.testbed import wait_until
 
 from kveval.campaign import site as config_cluster
 from kveval.configuration.loading import load_config
+from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
+    DAEMON_SET,
     DEPLOYMENT,
     JOB,
     LEASE,
     POD,
     SERVICE_ACCOUNT,
     Kind,
+    kind_of,
 )
 from kveval.engines.kubernetes.api.kinds import NAMESPACE as NAMESPACES
 from kveval.engines.kubernetes.api.names import selector
@@ -35,6 +38,7 @@ from kveval.engines.kubernetes.manifests.permissions import (
     manifest,
     namespaces,
 )
+from kveval.engines.kubernetes.manifests.recorder import INSTALLED, installed_documents
 from kveval.engines.kubernetes.preview import preview_text
 from kveval.engines.kubernetes.teardown import remove
 
@@ -90,6 +94,46 @@ def test_a_run_needs_no_more_rights_than_the_manifest_gives_and_makes_what_the_p
     assert cluster.ours() == []
     # What the administrator made is the administrator's.
     assert admin.read(NAMESPACES, PCP_NAMESPACE) is not None
+
+
+def test_a_run_beside_an_installed_recorder_makes_no_pod_where_pods_are_privileged(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    admin, namespace = cluster.api, "kveval-pcp-of-the-administrator"
+    given = SITE | {"pcp_namespace": namespace, "recorder": {"installed": True}}
+    asked = config_cluster.Cluster.model_validate(given)
+    key = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": INSTALLED, "namespace": namespace},
+        "stringData": {"key": "k" * 64},
+    }
+    admin.apply([*yaml.safe_load_all(namespaces(asked)), key])
+    installed = installed_documents(asked)
+    admin.apply([*yaml.safe_load_all(manifest(asked)), *installed])
+    for place in (NAMESPACE, namespace):
+        wait_until(
+            lambda: admin.read(SERVICE_ACCOUNT, "default", place),  # noqa: B023
+            f"account of {place}",
+        )
+    site = Site(admin, tmp_path, cluster.testbed.kubeconfig)
+    chain = cluster_chain(tmp_path, cluster, {"cluster": given})
+    chain.env["KUBECONFIG"] = str(site.kubeconfig)
+    try:
+        with pytest.raises(ClusterError, match="403"):
+            site.account.exec(namespace, "any", "pmcd", ["id"])
+        job = chain.start()
+        assert job.end(5 * PATIENCE_S) == 0, job.words()
+        assert chain.left(15) == []
+        assert cluster.ours() == []
+        [recording] = chain.store.rglob("pcp.tar.zst")
+        assert recording.stat().st_size > 10_000
+        # It stays, for the next campaign.
+        assert admin.read(DAEMON_SET, INSTALLED, namespace) is not None
+    finally:
+        for document in (*installed, key):
+            metadata = document["metadata"]
+            admin.delete(kind_of(document), metadata["name"], namespace)
 
 
 def test_a_right_that_is_taken_away_in_a_level_is_named_with_what_is_left(

@@ -6,6 +6,7 @@ So the account needs no right to make pods, or to run commands, where pods are p
 import base64
 import hashlib
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,6 +23,7 @@ from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.host.http import HttpError, fetch
 
 _ANSWER_S = 150.0
+_POLL_S = 2.0
 _COMMAND = "python scripts/print_permissions.py CAMPAIGN.yaml site=FILE recorder | kubectl apply -f -"
 
 
@@ -102,17 +104,25 @@ def key_of(context: RunContext) -> bytes:
     return base64.b64decode(secret["data"]["key"]).strip()
 
 
-def installed_pods(context: RunContext, nodes: Sequence[str]) -> list[Document]:
-    """Return the recorder's ready pods on `nodes`, in their order. Raises ClusterError for a node without one."""
-    namespace = context.site.pcp_namespace
-    pods = context.api.list(POD, namespace, f"{NAME}={INSTALLED}")
-    ready = {str(pod["spec"].get("nodeName")): pod for pod in pods if is_ready(pod)}
-    lacking = [node for node in nodes if node not in ready]
-    if lacking:
-        raise ClusterError(
-            f"the recorder that is installed in {namespace} has no ready pod on {', '.join(lacking)}: an administrator"
-            f" installs it by {_COMMAND}",
-            code="recorder_missing",
-            nodes=lacking,
-        )
-    return [ready[node] for node in nodes]
+def installed_pods(
+    context: RunContext, nodes: Sequence[str], limit_s: float
+) -> list[Document]:
+    """Return the recorder's ready pods on `nodes`, in their order, once there are some: on a new node they take a while.
+
+    Raises ClusterError after `limit_s` seconds.
+    """
+    namespace, deadline = context.site.pcp_namespace, time.monotonic() + limit_s
+    while True:
+        pods = context.api.list(POD, namespace, f"{NAME}={INSTALLED}")
+        ready = {str(pod["spec"].get("nodeName")): pod for pod in pods if is_ready(pod)}
+        lacking = [node for node in nodes if node not in ready]
+        if not lacking:
+            return [ready[node] for node in nodes]
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the recorder that is installed in {namespace} has no ready pod on {', '.join(lacking)} after"
+                f" {limit_s:.0f} s: do its node_selector and tolerations match? An administrator installs it by {_COMMAND}",
+                code="recorder_missing",
+                nodes=lacking,
+            )
+        time.sleep(_POLL_S)

@@ -17,7 +17,12 @@ from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 from tests.support.manifest_checks import pod_problems
 
 from kveval.campaign.site import Cluster
-from kveval.engines.kubernetes import recorder_agent, recorder_scripts, recordings
+from kveval.engines.kubernetes import (
+    installed_recorder,
+    recorder_agent,
+    recorder_scripts,
+    recordings,
+)
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.installed_recorder import (
@@ -215,15 +220,16 @@ def test_a_recording_that_nobody_asks_about_is_ended(
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [MARK]
 
 
-def test_a_node_without_the_recorder_is_named() -> None:
+def test_a_node_without_the_recorder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(installed_recorder, "_POLL_S", 0.01)
     ready = {
         **POD,
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
     context = run_context(api_server(KEY, ready), SITE)
-    assert installed_pods(context, ["n"]) == [ready]
+    assert installed_pods(context, ["n"], 0.0) == [ready]
     with pytest.raises(ClusterError, match="no ready pod on other") as error:
-        installed_pods(context, ["other", "n"])
+        installed_pods(context, ["other", "n"], 0.0)
     assert error.value.code == "recorder_missing"
 
 
