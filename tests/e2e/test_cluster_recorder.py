@@ -191,16 +191,21 @@ def installed(recorder, tmp_path, monkeypatch):
     context = run_context(answers, site)
     pod = made("Pod", "recorder-0", spec={"nodeName": "gpu-0"})
     recording = NodeRecording(context, pod, "r0123abcd", tmp_path / "here")
-    deadline = time.monotonic() + 30
-    while True:
-        with contextlib.suppress(RecordingError):
-            recording.clock()
-            break
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    yield recording
-    os.killpg(process.pid, signal.SIGTERM)
-    process.wait(10)
+    try:
+        deadline = time.monotonic() + 30
+        while not answers_clock(recording):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        yield recording
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(10)
+
+
+def answers_clock(recording):
+    with contextlib.suppress(RecordingError):
+        return recording.clock() is not None
+    return False
 
 
 def test_an_installed_recorder_records_without_a_command_of_the_accounts(
