@@ -1,18 +1,19 @@
 """Every object that a run of a cell makes on a cluster, as text to be read before anything is made."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from kveval.campaign.site import Cluster
 from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes import leases, neighbours, recordings
 from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.load_jobs import packed_files
 from kveval.engines.kubernetes.manifests.context import RenderContext
 from kveval.engines.kubernetes.manifests.lifetime import run_lifetime
 from kveval.engines.kubernetes.manifests.recorder import (
     full_name,
-    recorder_lifetime,
-    recording_documents,
+    recorder_name,
+    recorder_with_lifetime,
 )
 from kveval.engines.kubernetes.manifests.rendering import (
     context_of,
@@ -38,11 +39,8 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
     command = load_command(
         context, level, target_url(context) or "http://ADDRESS-OF-THE-GATEWAY"
     )
-    life, recorder_life = (
-        run_lifetime(context),
-        recorder_lifetime(campaign, site),
-    )
-    run, recorder = life["metadata"]["name"], recorder_life["metadata"]["name"]
+    life = run_lifetime(context)
+    run, recorder = life["metadata"]["name"], recorder_name(campaign, site)
     parts: dict[str, Iterable[Document]] = {
         f"By which a run ends: the Lease that the job renews, Job {run} of the Lease, and the run's objects of that"
         f" Job ({_OWNED})": [_leased(leases.run_metadata(context)), life],
@@ -53,13 +51,16 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
         "What serves. The servers' NetworkPolicy gets addresses of nodes: with API servers, with servers": serving(
             context
         ),
-        "The load of the first level; every level has such a Job": load_job(
-            context, level.index, command, {}
+        "The load of the first level; each has such a Job, and where it reads files a ConfigMap, here without them": load_job(
+            context,
+            level.index,
+            command,
+            {},
+            dict.fromkeys(packed_files(context, level), ""),
         ),
-        f"The recorder, shared by all cells: its objects are of Job {recorder} ({_OWNED})": [
-            recorder_life,
-            *recording_documents(campaign, site),
-        ],
+        f"The recorder, shared by all cells: its objects are of Job {recorder} ({_OWNED})": recorder_with_lifetime(
+            campaign, site
+        ),
         "Held in the recorder's namespace for a while: by a run that is recorded, on its nodes; by who removes the"
         " recorder": _leases_beside_recorder(context),
     }
@@ -70,13 +71,13 @@ def preview_text(specification: Specification, site: Cluster, campaign: str) -> 
     )
 
 
-def _leases_beside_recorder(context: RenderContext) -> Iterable[Document]:
-    shared = replace(context, campaign=full_name(context.campaign, context.site))
-    place = context.site.pcp_namespace
-    return [
-        _leased(leases.run_metadata(shared, neighbours.COMPONENT, place)),
-        _leased(recordings.removal_metadata(context.campaign, context.site)),
-    ]
+def _leases_beside_recorder(context: RenderContext) -> Iterator[Document]:
+    site = context.site
+    shared = replace(context, campaign=full_name(context.campaign, site))
+    place = site.pcp_namespace
+    yield _leased(leases.run_metadata(shared, neighbours.COMPONENT, place))
+    if not site.recorder.installed:
+        yield _leased(recordings.removal_metadata(context.campaign, site))
 
 
 def _leased(metadata: Document) -> Document:

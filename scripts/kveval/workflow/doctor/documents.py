@@ -8,10 +8,7 @@ from kveval.campaign.specification import Specification
 from kveval.configuration.config import Config
 from kveval.engines.kubernetes.api.kinds import Document, Kind, kind_of
 from kveval.engines.kubernetes.manifests.lifetime import run_lifetime
-from kveval.engines.kubernetes.manifests.recorder import (
-    recorder_lifetime,
-    recording_documents,
-)
+from kveval.engines.kubernetes.manifests.recorder import recorder_with_lifetime
 from kveval.engines.kubernetes.manifests.rendering import (
     context_of,
     download_job,
@@ -95,6 +92,6 @@ def planned(config: Config, site: Cluster | None = None) -> CampaignDocuments:
         name,
         site,
         tuple(cells),
-        (recorder_lifetime(name, site), *recording_documents(name, site)),
+        recorder_with_lifetime(name, site),
         releases,
     )

@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.cluster_cells import variants
 from tests.support.cluster_run import run_context
+from tests.support.config_files import RELEASES
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 from tests.support.manifest_checks import pod_problems
 
@@ -35,6 +38,7 @@ from kveval.engines.kubernetes.manifests.recorder import (
     installed_documents,
     recording_documents,
 )
+from kveval.engines.kubernetes.preview import preview_text
 from kveval.engines.kubernetes.recorder_agent import (
     Agent,
     RefusedRequest,
@@ -245,6 +249,16 @@ def test_runs_of_one_name_in_two_namespaces_are_told_apart() -> None:
 def test_a_run_makes_and_removes_nothing_of_it() -> None:
     said: list[str] = []
     assert recording_documents("spring", SITE) == ()
+    specifications, _ = variants(RELEASES[1])[3]
+    text = preview_text(
+        specifications["Qwen3-0.6B/native-offload/2000"], SITE, "spring"
+    )
+    there = [
+        one
+        for one in yaml.safe_load_all(text)
+        if one["metadata"]["namespace"] == SITE.pcp_namespace
+    ]
+    assert [one["kind"] for one in there] == ["Lease"]
     transport = FakeTransport(lambda call: status(500, "InternalError"))
     context = run_context(transport, SITE)
     recordings.release_recorder(SITE, "spring", said.append, context.api)

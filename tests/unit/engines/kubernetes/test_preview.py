@@ -58,6 +58,7 @@ def test_the_load_is_the_command_that_would_run():
         document
         for document in found
         if document["metadata"].get("labels", {}).get("kveval.dev/component") == "load"
+        and document["kind"] == "Job"
     ]
     command = job["spec"]["template"]["spec"]["containers"][0]["command"]
     assert command[:2] == ["guidellm", "run"]

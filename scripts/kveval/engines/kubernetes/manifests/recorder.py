@@ -92,6 +92,12 @@ def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
     return _recorder(site, recorder_name(campaign, site), labels, selector)
 
 
+def recorder_with_lifetime(campaign: str, site: Cluster) -> tuple[Document, ...]:
+    """Return the documents of a campaign's recorder and the Job that owns them; none of an installed one."""
+    recorder = recording_documents(campaign, site)
+    return (recorder_lifetime(campaign, site), *recorder) if recorder else ()
+
+
 def installed_documents(site: Cluster) -> tuple[Document, ...]:
     """Return the documents of a recorder for an administrator to install, which all campaigns may use."""
     labels = {names.NAME: INSTALLED}
