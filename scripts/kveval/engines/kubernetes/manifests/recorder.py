@@ -100,14 +100,14 @@ def recorder_with_lifetime(campaign: str, site: Cluster) -> tuple[Document, ...]
 
 def installed_documents(site: Cluster) -> tuple[Document, ...]:
     """Return the documents of a recorder for an administrator to install, which all campaigns may use."""
-    labels = {names.NAME: INSTALLED}
+    selector = {names.NAME: INSTALLED}
     scripts = {name: text for text, name in recorder_scripts.NAMES.items()}
     files = {
         "agent.py": Path(recorder_agent.__file__).read_text(encoding="utf-8"),
         "merge.py": Path(merge_metrics.__file__).read_text(encoding="utf-8"),
         "scripts.json": json.dumps(scripts),
     }
-    _, *own = _recorder(site, INSTALLED, labels, labels, files)
+    _, *own = _recorder(site, INSTALLED, {**site.labels, **selector}, selector, files)
     return tuple(own)
 
 
