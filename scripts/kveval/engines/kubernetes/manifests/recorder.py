@@ -135,4 +135,5 @@ def _recorder(
         state=STATE,
         configuration=CONFIGURATION,
         installed=bool(files),
+        port=recorder_agent.PORT,
     )
