@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from kveval.configuration.loading import load_config
-from kveval.engines.kubernetes.manifests.rendering import preview_text
+from kveval.engines.kubernetes.preview import preview_text
 
 if __name__ == "__main__":
     params = snakemake.params

@@ -1,6 +1,7 @@
-"""Print the documents that a cluster administrator applies once for a campaign: namespaces; the account and its rights.
+"""Print the documents that a cluster administrator applies once: namespaces; the account and its rights; a recorder.
 
 usage: python scripts/print_permissions.py CAMPAIGN.yaml [site=FILE] namespaces | kubectl create -f -
+       python scripts/print_permissions.py CAMPAIGN.yaml [site=FILE] recorder | kubectl apply -f -
        python scripts/print_permissions.py CAMPAIGN.yaml [site=FILE] [User NAME | Group NAME] | kubectl apply -f -
 `create` leaves existing namespaces as they are. Without a user or group a service account is made. Run it in the
 repository's root.

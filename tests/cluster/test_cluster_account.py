@@ -293,7 +293,7 @@ def test_the_account_applies_and_removes_a_campaign_and_nothing_else(site):
     site.account.apply(planned(config).documents)
     ours = selector("cluster-first")
     assert len(site.admin.list(Kind("apps/v1", "Deployment"), "kveval", ours)) == 2
-    assert len(site.admin.list(Kind("apps/v1", "DaemonSet"), "kveval-pcp", ours)) == 1
+    assert len(site.admin.list(Kind("apps/v1", "DaemonSet"), "kveval-pcp")) == 1
     said = []
     tear_down(config, said.append)
     assert "removed DaemonSet kveval-pcp/" in "\n".join(said)

@@ -477,7 +477,7 @@ def test_a_teardown_outlasts_a_restart_too(testbed: Testbed) -> None:
         api.apply([a_deployment(namespace, "server", pod_template("serve"), 3)])
         wait_for_deployment(api, namespace, "server", 60.0)
         restart = restarted(testbed, 0.3, 2.0)
-        found = remove(api, "", [namespace], timeout_s=300.0)
+        found = remove(api, {namespace: ""}, timeout_s=300.0)
         restart.join()
         assert f"Deployment {namespace}/server" in found.removed
         assert api.list(POD, namespace) == []

@@ -19,6 +19,7 @@ from tests.support.testbed import (
     wait_until,
 )
 
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError, NodeNotReady
@@ -30,6 +31,7 @@ from kveval.engines.kubernetes.api.kinds import (
     POD,
 )
 from kveval.engines.kubernetes.api.names import labels, selector
+from kveval.engines.kubernetes.manifests.lifetime import owner_job
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import Patience
 from kveval.engines.kubernetes.wait.rollout import (
@@ -87,9 +89,15 @@ def on(template: dict[str, Any], node: str = "", **spec: Any) -> dict[str, Any]:
     return template
 
 
+def of_run(namespace: str) -> dict[str, Any]:
+    return owner_job(
+        Cluster.model_validate({"address": "service"}), namespace, "run", RUN
+    )
+
+
 def begun(api: Api, namespace: str, expiry_s: int) -> dict[str, Any]:
     """Begin a lifetime and note when, as job controllers do since they count ready pods (1.24): this one does not."""
-    job = lifetime.ensure_owner_job(api, namespace, "run", RUN, expiry_s=expiry_s)
+    job = lifetime.ensure_owner_job(api, of_run(namespace), expiry_s=expiry_s)
     started = {"status": {"startTime": job["metadata"]["creationTimestamp"]}}
     api.request(
         "PATCH", f"{JOB.path(namespace, 'run')}/status", body=started, content="merge"
@@ -140,10 +148,10 @@ def test_a_lifetime_that_has_ended_is_begun_anew(api: Api, namespace: str) -> No
     first = begun(api, namespace, 1)
     with deadline_kept(api, namespace, "run"):
         wait_until(lambda: is_over(api, namespace), "the end of the lifetime", 40.0)
-    again = lifetime.ensure_owner_job(api, namespace, "run", RUN)
+    again = lifetime.ensure_owner_job(api, of_run(namespace))
     assert again["metadata"]["uid"] != first["metadata"]["uid"]
     assert (
-        lifetime.ensure_owner_job(api, namespace, "run", RUN)["metadata"]["uid"]
+        lifetime.ensure_owner_job(api, of_run(namespace))["metadata"]["uid"]
         == again["metadata"]["uid"]
     )
 
@@ -223,8 +231,7 @@ def test_a_node_that_falls_silent_is_named_within_a_minute(
         begin = time.monotonic()
         remove(
             api,
-            selector(),
-            [namespace],
+            {namespace: selector()},
             kinds=[DAEMON_SET, DEPLOYMENT, POD],
             say=said.append,
         )

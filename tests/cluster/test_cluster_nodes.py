@@ -34,6 +34,7 @@ from kveval.engines.kubernetes import recordings
 from kveval.engines.kubernetes.api.kinds import EVENT, NODE, POD, Document
 from kveval.engines.kubernetes.api.names import labels, selector
 from kveval.engines.kubernetes.manifests.context import RunContext
+from kveval.engines.kubernetes.manifests.recorder import recorder_selector
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.nodes import fingerprint
 from kveval.engines.kubernetes.teardown import remove
@@ -153,7 +154,7 @@ def test_the_first_campaign_runs_with_a_sites_file_beside_it(
 def without_claims(nodes: Cluster) -> Iterator[None]:
     """No claim of another test: each keeps its class and its access mode."""
     remove_all = functools.partial(
-        remove, nodes.api, selector(FIRST["name"]), [NAMESPACE]
+        remove, nodes.api, {NAMESPACE: selector(FIRST["name"])}
     )
     remove_all()
     yield
@@ -247,7 +248,11 @@ def test_every_node_that_serves_is_recorded_as_a_host_of_its_own(
         recorder.check_alive()
         recorder.stop()
     finally:
-        remove(nodes.api, selector("two-nodes"), [NAMESPACE, site.pcp_namespace])
+        chosen = {
+            NAMESPACE: selector("two-nodes"),
+            site.pcp_namespace: recorder_selector("two-nodes", site),
+        }
+        remove(nodes.api, chosen)
     (tmp_path / "raw").mkdir()
     pack_archives(recorder.archives, tmp_path / "raw" / "pcp.tar.zst")
     (tmp_path / "run.json").write_text("{}")

@@ -374,7 +374,7 @@ def test_a_teardown_takes_all_of_ours_of_any_kind_and_nothing_else(
     ]
     cluster_api.apply(ours)
     wait_for_deployment(cluster_api, namespace, "server", 60.0)
-    found = remove(cluster_api, "", [namespace], kinds=[*KINDS, pool], timeout_s=60.0)
+    found = remove(cluster_api, {namespace: ""}, kinds=[*KINDS, pool], timeout_s=60.0)
     assert set(everything(cluster_api, namespace)) == set(kept)
     assert {
         f"InferencePool {namespace}/pool",
@@ -398,8 +398,7 @@ def test_a_teardown_of_one_cell_leaves_the_other_cells(
     wait_for_deployment(cluster_api, namespace, "server-b", 60.0)
     remove(
         cluster_api,
-        "kveval.dev/cell=a",
-        [namespace],
+        {namespace: "kveval.dev/cell=a"},
         kinds=[DEPLOYMENT, POD],
         timeout_s=60.0,
     )
@@ -418,9 +417,9 @@ def test_a_finalizer_is_waited_for_and_named_when_it_is_never_taken_away(
     with pytest.raises(
         TeardownError, match=rf"ConfigMap {namespace}/held .*finalizer kveval\.dev/test"
     ):
-        remove(cluster_api, "", [namespace], timeout_s=2.0)
+        remove(cluster_api, {namespace: ""}, timeout_s=2.0)
     cluster_api.patch(CONFIG_MAP, "held", namespace, {"metadata": {"finalizers": None}})
-    assert remove(cluster_api, "", [namespace], timeout_s=60.0).removed in (
+    assert remove(cluster_api, {namespace: ""}, timeout_s=60.0).removed in (
         [],
         [f"ConfigMap {namespace}/held"],
     )

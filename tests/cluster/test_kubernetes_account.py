@@ -1,5 +1,6 @@
 """A whole run with nothing but the rights that the account's manifest gives."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,18 @@ from tests.support.fault_chain import PATIENCE_S
 from tests.support.testbed import wait_until
 
 from kveval.campaign import site as config_cluster
+from kveval.configuration.loading import load_config
+from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
+    DAEMON_SET,
     DEPLOYMENT,
     JOB,
     LEASE,
     POD,
     SERVICE_ACCOUNT,
     Kind,
+    kind_of,
 )
 from kveval.engines.kubernetes.api.kinds import NAMESPACE as NAMESPACES
 from kveval.engines.kubernetes.api.names import selector
@@ -33,6 +38,8 @@ from kveval.engines.kubernetes.manifests.permissions import (
     manifest,
     namespaces,
 )
+from kveval.engines.kubernetes.manifests.recorder import INSTALLED, installed_documents
+from kveval.engines.kubernetes.preview import preview_text
 from kveval.engines.kubernetes.teardown import remove
 
 pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]
@@ -40,7 +47,7 @@ PCP_NAMESPACE = "kveval-pcp-of-the-account"
 SITE = CLUSTER | {"pcp_namespace": PCP_NAMESPACE}
 
 
-def test_a_run_needs_no_more_rights_than_the_manifest_gives(
+def test_a_run_needs_no_more_rights_than_the_manifest_gives_and_makes_what_the_preview_shows(
     tmp_path: Path, cluster: Cluster
 ) -> None:
     admin = cluster.api
@@ -60,12 +67,73 @@ def test_a_run_needs_no_more_rights_than_the_manifest_gives(
     site = Site(admin, tmp_path, cluster.testbed.kubeconfig)
     chain = cluster_chain(tmp_path, cluster, {"cluster": SITE})
     chain.env["KUBECONFIG"] = str(site.kubeconfig)
-    job = chain.start()
+    job, made = chain.start(), set[str]()
+    deadline = time.monotonic() + 5 * PATIENCE_S
+    while job.process.poll() is None and time.monotonic() < deadline:
+        made |= set(cluster.ours())
     assert job.end(5 * PATIENCE_S) == 0, job.words()
+    config = load_config(tmp_path / "campaign.yaml", chain.catalogues)
+    text = preview_text(
+        config.specification(config.cell(chain.cell)), asked, config.campaign.name
+    )
+    shown = {
+        f"{document['kind']} {document['metadata']['name']}"
+        for document in yaml.safe_load_all(text)
+        if document["kind"] != "Namespace"
+    }
+    # What controllers make of it is not the run's own.
+    own = {
+        name
+        for name in made
+        if name.split()[0] not in ("Pod", "ReplicaSet", "ControllerRevision")
+    }
+    assert own - shown == set()
+    # It is held for a moment.
+    assert {name for name in shown - own if "-removal-" not in name} == set()
     assert chain.left(15) == []
     assert cluster.ours() == []
     # What the administrator made is the administrator's.
     assert admin.read(NAMESPACES, PCP_NAMESPACE) is not None
+
+
+def test_a_run_beside_an_installed_recorder_makes_no_pod_where_pods_are_privileged(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    admin, namespace = cluster.api, "kveval-pcp-of-the-administrator"
+    given = SITE | {"pcp_namespace": namespace, "recorder": {"installed": True}}
+    asked = config_cluster.Cluster.model_validate(given)
+    key = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": INSTALLED, "namespace": namespace},
+        "stringData": {"key": "k" * 64},
+    }
+    admin.apply([*yaml.safe_load_all(namespaces(asked)), key])
+    installed = installed_documents(asked)
+    admin.apply([*yaml.safe_load_all(manifest(asked)), *installed])
+    for place in (NAMESPACE, namespace):
+        wait_until(
+            lambda: admin.read(SERVICE_ACCOUNT, "default", place),  # noqa: B023
+            f"account of {place}",
+        )
+    site = Site(admin, tmp_path, cluster.testbed.kubeconfig)
+    chain = cluster_chain(tmp_path, cluster, {"cluster": given})
+    chain.env["KUBECONFIG"] = str(site.kubeconfig)
+    try:
+        with pytest.raises(ClusterError, match="403"):
+            site.account.exec(namespace, "any", "pmcd", ["id"])
+        job = chain.start()
+        assert job.end(5 * PATIENCE_S) == 0, job.words()
+        assert chain.left(15) == []
+        assert cluster.ours() == []
+        [recording] = chain.store.rglob("pcp.tar.zst")
+        assert recording.stat().st_size > 10_000
+        # It stays, for the next campaign.
+        assert admin.read(DAEMON_SET, INSTALLED, namespace) is not None
+    finally:
+        for document in (*installed, key):
+            metadata = document["metadata"]
+            admin.delete(kind_of(document), metadata["name"], namespace)
 
 
 def test_a_right_that_is_taken_away_in_a_level_is_named_with_what_is_left(
@@ -108,4 +176,4 @@ def test_a_right_that_is_taken_away_in_a_level_is_named_with_what_is_left(
         )
     finally:
         for namespace in (NAMESPACE, PCP_NAMESPACE):
-            remove(admin, "", [namespace])
+            remove(admin, {namespace: ""})

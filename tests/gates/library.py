@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from kveval.campaign.specification import Specification
 from kveval.configuration.loading import load_catalogue, load_config
-from kveval.engines.kubernetes.manifests.rendering import preview_text
+from kveval.engines.kubernetes.preview import preview_text
 from kveval.host import hardware
 from kveval.load.guidellm import LoadTarget, command, levels_of
 from kveval.plugins.imports.sheet import update_sheet

@@ -1,5 +1,6 @@
 """The section of a campaign about the cluster it runs on: facts of the site, which do not define a measurement."""
 
+import ipaddress
 import re
 from typing import Annotated, Literal, Self
 
@@ -32,9 +33,22 @@ Quantity = Annotated[
     str, StringConstraints(pattern=r"^[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)?$")
 ]
 """Bytes as Kubernetes writes them: 20Gi."""
+_LABEL_WORD = r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+LabelKey = Annotated[
+    str,
+    StringConstraints(
+        pattern=rf"^([a-z0-9]([-.a-z0-9]{{0,251}}[a-z0-9])?/)?{_LABEL_WORD}$"
+    ),
+]
+LabelValue = Annotated[str, StringConstraints(pattern=rf"^({_LABEL_WORD})?$")]
 AccessMode = Literal["ReadWriteOnce", "ReadWriteMany"]
 ROUTES = ("router", "gateway", "service")
 """Values of `address` that are not a URL."""
+_OWN_LABELS = (
+    "kveval.dev/",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/name",
+)
 Component = Literal[
     "model-server", "epp", "redis", "valkey", "load", "download", "recorder"
 ]
@@ -54,6 +68,17 @@ def _with_port(text: str) -> str:
     return text.rstrip("/")
 
 
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        raise ValueError(
+            f"{error}; valid is for instance 10.129.0.0/23 or 10.0.0.7"
+        ) from error
+
+
+Network = Annotated[str, AfterValidator(_network)]
+"""Addresses as network/prefix length; a single address as itself."""
 SourceUrl = Annotated[str, StringConstraints(pattern=r"^https?://\S+$")]
 Url = Annotated[str, AfterValidator(_with_port)]
 """An http(s) URL that may contain {port}, {service} and {namespace}."""
@@ -164,6 +189,19 @@ class Toleration(Strict):
     """effect of the taint; every effect when left out"""
 
 
+class NetworkPeer(Strict):
+    """Who beside the run may connect to its servers: addresses, or all pods of a namespace."""
+
+    cidr: Network | None = Field(None, description="addresses: 10.129.0.0/23")
+    namespace: Label | None = Field(None, description="a namespace, by its name")
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.cidr is None) == (self.namespace is None):
+            raise Mistake("needs either cidr or namespace", "cidr_or_namespace")
+        return self
+
+
 class LoadPods(Strict):
     """The load generator's pods: one sends requests while the next one starts."""
 
@@ -196,6 +234,8 @@ class RecorderConfig(Strict):
     sources: dict[Literal["dcgm", "gateway"], SourceUrl] = Field({})
     """addresses of Prometheus exporters of the site, by name: dcgm, gateway; {host} is the node"""
     interval_s: PositiveNumber = Field(1.0, description="seconds between samples")
+    installed: StrictBool = False
+    """it is there already, by an administrator, and the account may make no pods beside it"""
 
 
 class Cluster(Strict):
@@ -251,9 +291,18 @@ class Cluster(Strict):
     )
     user_id: CountInt | None = 1000
     """user id of the pods, not root; null if the cluster assigns one (OpenShift)"""
+    labels: dict[LabelKey, LabelValue] = Field({})
+    """labels of every object and of every pod, such as the queue of Kueue or a cost centre"""
     annotations: dict[Text, str] = Field({}, description="annotations of every pod")
     component_annotations: dict[Component, dict[Text, str]] = Field({})
     """annotations of the pods of one component"""
+    priority_class: ObjectName | None = None
+    """PriorityClass of every pod; the cluster's default when left out"""
+    pause_image: Text = "registry.k8s.io/pause:3.10"
+    """image that a policy on images sees in the Jobs by which a run ends; they make no pod, and it is never pulled"""
+    network_peers: tuple[NetworkPeer, ...] | None = ()
+    """who beside the run and the cluster's own API servers may connect to the servers, whose endpoints can empty and
+    stop them; null: every pod of the cluster. Stores are for the run alone"""
     recorder: RecorderConfig = Field(
         RecorderConfig.model_validate({}), description="how the system is recorded"
     )
@@ -279,6 +328,9 @@ class Cluster(Strict):
         if self.namespace == self.pcp_namespace:
             message = "pcp_namespace must differ from namespace, because the recorder's pods need privileges in it"
             raise Mistake(message, "one_namespace")
+        if taken := [name for name in self.labels if name.startswith(_OWN_LABELS)]:
+            message = f"labels: {', '.join(taken)} is set by the workflow, which finds its objects by it"
+            raise Mistake(message, "label_taken")
         return self
 
     def annotations_of(self, component: str) -> dict[str, str]:

@@ -39,13 +39,18 @@ def deployed(
 ) -> tuple[dict[str, str], DeploymentSpec]:
     """Return what engine kubernetes adds to the specification: the image of everything that runs, and the rest.
 
-    `argv`: of the server.
+    `argv`: of the server. Raises ConfigError for what a cluster does not have.
     """
     server, route, parts = (
         campaign.server,
         route_of(campaign, release),
         scenario.kind.parts,
     )
+    gpus = 0 if server.on_cpu else model.tensor_parallel_size
+    if gpus > 1 and campaign.cluster and "/mig-" in campaign.cluster.gpu_resource:
+        message = f"{gpus} ranks of {model.name} cannot share parts of a GPU (MIG): each process sees one"
+        right = "tensor_parallel_size: 1, or whole GPUs (nvidia.com/gpu)"
+        raise ConfigError([wrong("cluster.gpu_resource", message, right, "mig_ranks")])
     routed, index = route != "service", None
     if "index" in parts and scenario.store is not None:
         index = Index(scenario.store, platform.served_name, platform.block_size)
@@ -72,7 +77,7 @@ def deployed(
         release=str(server.release),
         route=route,
         replicas=replicas(scenario, server),
-        gpus=0 if server.on_cpu else model.tensor_parallel_size,
+        gpus=gpus,
         memory_bytes=memory_bytes,
         shm_bytes=shm_bytes,
         cpus=cpus,

@@ -21,6 +21,7 @@ from kveval.engines.kubernetes.api.kinds import POD, Document, condition
 from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.manifests.context import component_of
 from kveval.engines.kubernetes.manifests.recorder import COMPONENT as RECORDER
+from kveval.engines.kubernetes.manifests.recorder import recorder_selector
 from kveval.host.errors import Failure
 from kveval.host.findings import aligned
 from kveval.host.redaction import Redactor
@@ -159,9 +160,13 @@ def watched(
     def look() -> None:
         while not over.wait(_LOOK_S):
             with contextlib.suppress(ClusterError):
-                for namespace in (site.namespace, site.pcp_namespace):
-                    for pod in api.list(POD, namespace, selector(campaign)):
-                        note(api, pod, seen, say)
+                for pod in (
+                    *api.list(POD, site.namespace, selector(campaign)),
+                    *api.list(
+                        POD, site.pcp_namespace, recorder_selector(campaign, site)
+                    ),
+                ):
+                    note(api, pod, seen, say)
 
     thread = threading.Thread(target=look, name="pods", daemon=True)
     thread.start()

@@ -6,9 +6,9 @@ from kveval.campaign.site import Cluster
 from kveval.configuration.config import Config
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Kind
-from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.leases import LIVING_S, holder_of, living_leases
 from kveval.engines.kubernetes.manifests.permissions import namespace_of, permissions
+from kveval.engines.kubernetes.manifests.recorder import campaign_selectors
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.protocol import Log
 from kveval.host.errors import Failure
@@ -39,7 +39,7 @@ def tear_down(config: Config, say: Log) -> None:
 
 def _on_cluster(campaign: str, site: Cluster, say: Log) -> None:
     api = Api.connect(site.kubeconfig, site.context, say=say)
-    ours, namespaces = selector(campaign=campaign), [site.namespace, site.pcp_namespace]
+    selectors = campaign_selectors(campaign, site)
     jobs = [holder_of(lease) for lease in living_leases(api, site.namespace, campaign)]
     if jobs:
         raise StillMeasuring(
@@ -47,7 +47,7 @@ def _on_cluster(campaign: str, site: Cluster, say: Log) -> None:
             f" killed, wait until {LIVING_S:.0f} s after the last renewal of its Lease",
             holders=jobs,
         )
-    result = remove(api, ours, namespaces, say=say)
+    result = remove(api, selectors, say=say)
     for name in result.removed:
         say(f"removed {name}")
     for name in result.kept:
@@ -56,12 +56,16 @@ def _on_cluster(campaign: str, site: Cluster, say: Log) -> None:
     if unlisted:
         message = (
             f"{api.server}: this account may not list {', '.join(unlisted)}, so that objects of campaign {campaign} may"
-            f" be left there. With one that may: kubectl delete KINDS -n NAMESPACE -l {ours}"
+            " be left there. With one that may: "
+            + "; ".join(
+                f"kubectl -n {namespace} delete KINDS -l {ours}"
+                for namespace, ours in selectors.items()
+            )
         )
         raise NotChecked(message, code="right_missing", unlisted=unlisted)
     if not result.removed:
         say(
-            f"nothing of campaign {campaign} is on {api.server} in {' or '.join(namespaces)}"
+            f"nothing of campaign {campaign} is on {api.server} in {' or '.join(selectors)}"
         )
 
 

@@ -51,6 +51,12 @@ def measurement(folder, release=OLD, entries=ONE, **given):
             "user_id": None,
         },
         {
+            "labels": {"kueue.x-k8s.io/queue-name": "bench"},
+            "priority_class": "batch",
+            "pause_image": "mirror/pause:3",
+            "network_peers": [{"cidr": "10.0.0.0/24"}],
+        },
+        {
             "rollout_timeout_s": 60,
             "load": {"cpus": 2, "memory": "1Gi", "node_selector": {"a": "b"}},
         },
@@ -224,6 +230,24 @@ SMALL = {"workload": "laptop", "server": MINIATURE | {"vllm": "0.11.2"}}
             {"release": OLD, "site": {"gateway": {"name": "g", "create": True}}},
             "cluster.gateway",
             "gateway_class_missing",
+        ),
+        (
+            ONE,
+            {"release": OLD, "site": {"gpu_resource": "nvidia.com/mig-3g.20gb"}},
+            "cluster.gpu_resource",
+            "mig_ranks",
+        ),
+        (
+            ONE,
+            {"release": OLD, "site": {"labels": {"kveval.dev/campaign": "x"}}},
+            "cluster",
+            "label_taken",
+        ),
+        (
+            ONE,
+            {"release": OLD, "site": {"network_peers": [{}]}},
+            "cluster.network_peers[0]",
+            "cidr_or_namespace",
         ),
         (ONE, {"release": OLD, "cluster": None}, "", "cluster_missing"),
         (ONE, {"release": OLD, "engine": "local"}, "", "cluster_alone"),

@@ -21,6 +21,7 @@ from tests.support.fault_chain import merged
 from kveval.engines.kubernetes.api.kinds import Kind
 from kveval.engines.kubernetes.api.probe import Answer, Bounds
 from kveval.engines.kubernetes.manifests.permissions import permissions
+from kveval.engines.kubernetes.manifests.requirements import pod_needs
 from kveval.host.findings import worst
 from kveval.workflow.doctor.cluster import examine
 from kveval.workflow.doctor.cluster_facts import Denied, Trial
@@ -168,10 +169,21 @@ def test_the_kinds_that_a_release_needs_behind_a_gateway(
             release, [(["Qwen3-8B"], ["no-offload"], [0])], site={"address": address}
         ),
     )
-    needed = {kind.kind for kind in planned(config).kinds if "networking" in kind.group}
+    needed = {
+        kind.kind for kind in planned(config).kinds if ".networking." in kind.group
+    }
     assert needed == (
         kinds if address == "gateway" or release == "llm-d-0.4.0" else set()
     )
+
+
+def test_jobs_without_pods_are_tried_as_documents_and_their_image_is_not(tmp_path):
+    entries = [(["Qwen3-8B"], ["no-offload"], [0])]
+    site = {"pause_image": "mirror/pause:3"}
+    made = planned(load(tmp_path, on_cluster("llm-d-0.8.0", entries, site=site)))
+    lives = [one for one in made.documents if "mirror/pause:3" in str(one)]
+    assert [one["metadata"]["namespace"] for one in lives] == ["kveval-pcp", "bench"]
+    assert not [need for need in pod_needs(made.documents) if "pause" in need.images[0]]
 
 
 def test_a_gateway_that_nothing_goes_through_is_not_looked_at():

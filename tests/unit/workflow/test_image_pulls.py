@@ -166,10 +166,10 @@ def test_pods_are_removed_when_the_doctor_is_stopped():
 
 
 def test_the_trials_pod_is_harmless():
-    made = plan(site={"user_id": 1234})
-    (need,) = pod_needs(
-        [deployment(nodeSelector={"gpu": "h100"}, tolerations=[{"operator": "Exists"}])]
-    )
+    # What a policy of the cluster may ask of every pod is asked of these, too.
+    made = plan(site={"user_id": 1234, "labels": {"team": "kv"}})
+    placed = {"nodeSelector": {"gpu": "h100"}, "tolerations": [{"operator": "Exists"}]}
+    (need,) = pod_needs([deployment(priorityClassName="batch", **placed)])
     pod = image_trials.trial_pod("vllm:1", need, made, 60)
     (container,) = pod["spec"]["containers"]
     assert "nvidia.com/gpu" not in json.dumps(container["resources"])
@@ -178,11 +178,13 @@ def test_the_trials_pod_is_harmless():
     assert pod["spec"]["tolerations"] == [{"operator": "Exists"}]
     assert pod["spec"]["securityContext"]["runAsUser"] == 1234
     assert pod["spec"]["activeDeadlineSeconds"] == 120
-    assert pod["metadata"]["labels"]["kveval.dev/campaign"] == "first"
     (recorder,) = pod_needs([recording_documents("first", made.site)[-1]])
     # The recorder's image is tried without what its own pod may do.
     tried = image_trials.trial_pod("pcp:1", recorder, made, 60)
     assert tried["metadata"]["annotations"] == {}
+    assert pod["spec"]["priorityClassName"] == "batch"
+    labels = {"kveval.dev/campaign": "first", "team": "kv"}
+    assert pod["metadata"]["labels"].items() >= labels.items()
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from kveval.engines.kubernetes.api.kinds import (
     Kind,
     kind_of,
 )
-from kveval.engines.kubernetes.api.names import PREFIX, selector
+from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_logs
 from kveval.engines.kubernetes.leases import HeldLease
 from kveval.engines.kubernetes.lifetime import how_it_goes
@@ -34,6 +34,8 @@ from kveval.engines.kubernetes.manifests.context import (
     RunContext,
     component_of,
 )
+from kveval.engines.kubernetes.manifests.network import CONTROL_PLANE, network
+from kveval.engines.kubernetes.manifests.recorder import campaign_selectors
 from kveval.engines.kubernetes.manifests.rendering import download_job, serving, storage
 from kveval.engines.kubernetes.pods import (
     fetch_from_pod,
@@ -119,6 +121,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
         self._context.api.apply(storage(self._context))
         self._download()
         self._context.api.apply(self._serving)
+        self._admit(())
         server = self._ready(begin)
         self._note_nodes(server)
         return server
@@ -141,7 +144,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
             }
             if component_of(document) == "model-server":
                 # All levels of a run must be served, and recorded, on the same nodes.
-                marked["spec"] = on_nodes(self.nodes)
+                marked["spec"] = {"affinity": on_nodes(self.nodes)}
             self._context.api.patch(
                 DEPLOYMENT, name, namespace, {"spec": {"template": marked}}
             )
@@ -170,11 +173,12 @@ class ClusterDeployer(Deployer[ClusterServer]):
             codes = {code_of(cause) for cause in with_causes(self.failure)}
             same = error.code in codes & {NO_ANSWER, CREDENTIAL_REFUSED}
             why = "" if same else f" ({error})"
+            chosen = campaign_selectors(context.campaign, context.site)
+            recorder = chosen[context.site.pcp_namespace]
             self.left = (
                 f"not all of this run was removed{why}. {how_it_goes(error)}, or kubectl -n {context.namespace} delete"
-                f" lease,job,deployment,service,configmap,pod -l '{context.selector()}'; kubectl -n"
-                f" {context.site.pcp_namespace} delete lease,job,daemonset,configmap,pod -l"
-                f" '{selector(context.campaign)}'"
+                f" lease,job,deployment,service,configmap,networkpolicy,pod -l '{context.selector()}'; kubectl -n"
+                f" {context.site.pcp_namespace} delete lease,job,daemonset,configmap,pod -l '{recorder}'"
             )
         if self.left:
             self._say(self.left)
@@ -205,15 +209,26 @@ class ClusterDeployer(Deployer[ClusterServer]):
 
     def _note_nodes(self, server: ClusterServer) -> None:
         """Note the nodes that the servers run on, and their GPUs."""
-        nodes = {
-            str(node["metadata"]["name"]): node for node in self._context.api.list(NODE)
-        }
-        names = (str(replica.pod["spec"]["nodeName"]) for replica in server.replicas)
+        names = [str(replica.pod["spec"]["nodeName"]) for replica in server.replicas]
+        nodes = self._admit(names)
         self.nodes = {name: nodes[name] for name in names}
         if self._context.specification.on_cluster.gpus:
             self._queried_gpus = parse_gpus(
                 server.in_every(["nvidia-smi", *GPU_QUERY]) or ""
             )
+
+    def _admit(self, names: Sequence[str]) -> dict[str, Document]:
+        """Let the API servers' nodes and the nodes with these names connect to the servers; return all nodes by name."""
+        nodes = {
+            str(node["metadata"]["name"]): node for node in self._context.api.list(NODE)
+        }
+        admitted = [
+            node
+            for name, node in nodes.items()
+            if name in names or CONTROL_PLANE in (node["metadata"].get("labels") or {})
+        ]
+        self._context.api.apply(network(self._context, admitted))
+        return nodes
 
     def _hardware(self) -> dict[str, Any]:
         """Describe the nodes that the servers ran on, and the servers' GPUs."""
@@ -228,6 +243,9 @@ class ClusterDeployer(Deployer[ClusterServer]):
         if context.site.model_cache is None or specification.miniature:
             return
         document = download_job(context)
+        pod = document["spec"]["template"]["spec"]
+        if nodes := self._nodes_of_cache():
+            pod["affinity"] = {**pod.get("affinity", {}), **on_nodes(nodes)}
         name = document["metadata"]["name"]
         context.api.apply([document])
         wait_for_job(
@@ -239,6 +257,23 @@ class ClusterDeployer(Deployer[ClusterServer]):
             context.patience,
         )
         context.api.delete(JOB, name, context.namespace)
+
+    def _nodes_of_cache(self) -> list[str]:
+        """Return the nodes that a cache for one node at a time may be bound to by the download; [] for any node.
+
+        The download holds no GPU, so that nothing else keeps it from a node, or a zone, in which no server can be.
+        """
+        context, site = self._context, self._context.site
+        if context.cache_is_shared or not context.deployment.gpus:
+            return []
+        fitting = machines.fitting(context.api.list(NODE), site, gpus=True)
+        if not fitting and not site.node_selector:
+            message = (
+                f"no node has {site.gpu_resource} now, and the model cache (ReadWriteOnce) is bound to where it is"
+                " filled: set cluster.node_selector to the servers' nodes, or have one such node"
+            )
+            raise ClusterError(message, code="no_node_for_cache")
+        return [str(node["metadata"]["name"]) for node in fitting]
 
     def _ready(self, begin: float) -> ClusterServer:
         context = self._context
@@ -336,38 +371,36 @@ class ClusterDeployer(Deployer[ClusterServer]):
 def remove_run(context: RunContext, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
     kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(context))])
-    return remove_all(context.api, context.selector(), context.namespace, kinds, say)
+    chosen = {context.namespace: context.selector()}
+    return remove_all(context.api, chosen, kinds, say)
 
 
 def remove_all(
     api: Api,
-    chosen: str,
-    namespace: str,
+    chosen: Mapping[str, str],
     kinds: Collection[Kind],
     say: Callable[[str], None],
 ) -> list[str]:
-    """Remove the objects of `kinds` with these labels, which the account made, and return their names."""
-    result = remove(api, chosen, [namespace], kinds=kinds, say=say)
+    """Remove the objects of `kinds`, which the account made, and return their names.
+
+    `chosen`: namespace -> the labels of what is removed there.
+    """
+    result = remove(api, chosen, kinds=kinds, say=say)
     if result.unlisted:
         # The account could list them when it created them.
         lacking = ", ".join(sorted({kind.plural for kind, _ in result.unlisted}))
-        message = f"the account may no longer list {lacking} in namespace {namespace}"
+        message = f"the account may no longer list {lacking} in namespace {' or '.join(chosen)}"
         raise ClusterError(message, code="right_missing", resources=lacking)
     return result.removed
 
 
 def on_nodes(names: Iterable[str]) -> dict[str, Any]:
-    """Return the part of a pod's specification that restricts it to the nodes with these names."""
+    """Return the part of a pod's affinity that restricts it to the nodes with these names."""
     terms = [
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}
         for name in sorted(names)
     ]
-    return {
-        "affinity": {
-            "nodeAffinity": {
-                "requiredDuringSchedulingIgnoredDuringExecution": {
-                    "nodeSelectorTerms": terms
-                }
-            }
-        }
+    required = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}
     }
+    return {"nodeAffinity": required}

@@ -15,10 +15,11 @@ from kveval.engines.kubernetes.api.kinds import (
     NODE,
     described,
 )
-from kveval.engines.kubernetes.api.names import selector
 from kveval.engines.kubernetes.deployment import ClusterDeployer, remove_run
 from kveval.engines.kubernetes.load_jobs import LoadJobs
 from kveval.engines.kubernetes.manifests.context import RunContext
+from kveval.engines.kubernetes.manifests.lifetime import run_lifetime
+from kveval.engines.kubernetes.manifests.recorder import recorder_selector
 from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.recorder import ClusterRecorder
 from kveval.engines.kubernetes.routes import await_route, with_controller
@@ -116,6 +117,18 @@ class ClusterEngine:
             raise MeasurementError(
                 "each replica needs its own address; on a shared network there can be only one"
             )
+        nodes = machines.fitting(self._api.list(NODE), self._site, gpus=True)
+        gpus = specification.on_cluster.gpus
+        if gpus > 1 and nodes and all(map(machines.has_parts_of_gpus, nodes)):
+            raise MeasurementError(
+                f"{gpus} ranks cannot share parts of a GPU (MIG), and no node has whole ones:"
+                " server.tensor_parallel_size: 1, or other nodes (cluster.node_selector)"
+            )
+        if self._context.provider == "gke" and self._site.network_peers == ():
+            raise MeasurementError(
+                "GKE's Gateway sends from the proxy-only subnet, which the servers' NetworkPolicy has to admit:"
+                " cluster.network_peers: [{cidr: SUBNET}], or null to admit every pod"
+            )
         store.root.mkdir(parents=True, exist_ok=True)
         needed = disk_bytes(specification.workload, self._site.load.as_host_cpus)
         require_free(store.root, needed, "a run of this workload")
@@ -134,15 +147,8 @@ class ClusterEngine:
         )
         recorder = ClusterRecorder(context, deployer, lease, scratch, say)
         # Kubernetes removes what is applied from now on when this job no longer prolongs its lifetime.
-        name, labels = (
-            context.name(lifetime.COMPONENT),
-            context.labels(lifetime.COMPONENT),
-        )
-        lease.keep_alive(
-            lifetime.ensure_owner_job(
-                context.api, context.namespace, name, labels, lease.document
-            )
-        )
+        job = run_lifetime(context)
+        lease.keep_alive(lifetime.ensure_owner_job(context.api, job, lease.document))
         recorder.prepare()
         try:
             yield RunSession(deployer, load, recorder, scratch)
@@ -175,7 +181,9 @@ def namespace_deleted(context: RunContext) -> str:
     message = f"namespace {context.namespace} was deleted, and with it the servers and the load of this run"
     with contextlib.suppress(ClusterError):
         kept = context.api.list(
-            DAEMON_SET, context.site.pcp_namespace, selector(context.campaign)
+            DAEMON_SET,
+            context.site.pcp_namespace,
+            recorder_selector(context.campaign, context.site),
         )
         if kept:
             names = ", ".join(map(described, kept))

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from kveval.engines.kubernetes import lifetime
@@ -22,7 +23,7 @@ from kveval.engines.kubernetes.api.errors import (
 )
 from kveval.engines.kubernetes.api.kinds import LEASE, Document
 from kveval.engines.kubernetes.api.names import PREFIX, selector
-from kveval.engines.kubernetes.manifests.context import RunContext
+from kveval.engines.kubernetes.manifests.context import RenderContext, RunContext
 from kveval.host.processes import signals_deferred
 from kveval.store.lock import abandoned, owner
 
@@ -174,11 +175,7 @@ def hold_for_run(
 
     `annotations`: of the Lease, such as the mark of the run's recording, which other processes must not remove meanwhile.
     """
-    metadata: Document = {
-        "name": context.name(component),
-        "namespace": namespace or context.namespace,
-    }
-    metadata |= {"labels": context.labels(component), "annotations": dict(annotations)}
+    metadata = run_metadata(context, component, namespace, annotations)
     with hold(
         context.api, metadata, "this run: {holder} is measuring it", say, duration_s
     ) as lease:
@@ -197,19 +194,39 @@ def hold(
 
     `awaited`: what is waited for, and what {holder} does with it, for the message to `say`.
     """
-    spec = {"holderIdentity": owner(), "leaseDurationSeconds": round(duration_s)}
-    document = {
-        "apiVersion": LEASE.api_version,
-        "kind": LEASE.kind,
-        "metadata": metadata,
-        "spec": spec,
-    }
-    lease = HeldLease(api, document)
+    lease = HeldLease(api, lease_document(metadata, owner(), duration_s))
     try:
         lease.acquire(awaited, say, duration_s)
         yield lease
     finally:
         lease.end(say)
+
+
+def run_metadata(
+    context: RenderContext,
+    component: str = COMPONENT,
+    namespace: str | None = None,
+    annotations: Mapping[str, str] = MappingProxyType({}),
+) -> Document:
+    """Return the metadata of a Lease of a run; `namespace`: by default that of the campaign."""
+    return {
+        "name": context.name(component),
+        "namespace": namespace or context.site.namespace,
+        "labels": context.labels(component),
+        "annotations": dict(annotations),
+    }
+
+
+def lease_document(
+    metadata: Document, holder: str, duration_s: float = DURATION_S
+) -> Document:
+    """Return a Lease as it is made."""
+    return {
+        "apiVersion": LEASE.api_version,
+        "kind": LEASE.kind,
+        "metadata": metadata,
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": round(duration_s)},
+    }
 
 
 def living_leases(

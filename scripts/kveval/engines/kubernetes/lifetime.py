@@ -9,7 +9,6 @@ Needs the job controller of 1.25 or newer, which notices a changed deadline (kub
 """
 
 import time
-from collections.abc import Mapping
 from datetime import datetime
 
 from kveval.engines.kubernetes.api.client import Api, reference_to
@@ -19,11 +18,8 @@ from kveval.engines.kubernetes.api.errors import (
     Refused,
 )
 from kveval.engines.kubernetes.api.kinds import JOB, Document, condition
-from kveval.engines.kubernetes.manifests.templates import documents
+from kveval.engines.kubernetes.manifests.lifetime import EXPIRY_S
 
-COMPONENT = "lifetime"
-EXPIRY_S = 900
-"""Seconds after a job's last sign of life when Kubernetes removes the run's objects."""
 _LIMIT_S = 60.0
 _POLL_S = 0.5
 
@@ -40,9 +36,7 @@ def how_it_goes(error: ClusterError | None = None) -> str:
 
 def ensure_owner_job(
     api: Api,
-    namespace: str,
-    name: str,
-    labels: Mapping[str, str],
+    document: Document,
     owner: Document | None = None,
     expiry_s: int = EXPIRY_S,
 ) -> Document:
@@ -50,19 +44,15 @@ def ensure_owner_job(
 
     `owner`: the Job's own owner, with which it is removed. Raises ClusterError.
     """
+    name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
+    document["spec"]["activeDeadlineSeconds"] = expiry_s
+    if owner:
+        document["metadata"]["ownerReferences"] = [reference_to(owner)]
     deadline = time.monotonic() + _LIMIT_S
     while True:
         job = api.read(JOB, name, namespace)
         if job is None:
-            metadata: Document = {
-                "name": name,
-                "namespace": namespace,
-                "labels": dict(labels),
-            }
-            metadata |= {"ownerReferences": [reference_to(owner)]} if owner else {}
-            [job] = api.apply(
-                documents("lifetime.yaml.j2", metadata=metadata, expiry_s=expiry_s)
-            )
+            [job] = api.apply([document])
         if not _over(job):
             try:
                 prolong(api, job, expiry_s)

@@ -23,6 +23,7 @@ from kveval.engines.kubernetes.api.pod_logs import Follower
 from kveval.engines.kubernetes.manifests.context import (
     LOAD_FILES,
     LOAD_FOLDER,
+    RenderContext,
     RunContext,
 )
 from kveval.engines.kubernetes.manifests.rendering import (
@@ -138,15 +139,11 @@ class LoadJobs(LoadRunner):
         self._primes = self._workload.prime
         self._users = self._workload.profile == "users"
         self._known = load.can_wait(specification.versions["guidellm"])
-        # Whether pods make their prompts ahead; not if the server may be restarting then, because requests would fail.
-        endpoint = specification.reset_caches == "endpoint"
-        self._ahead = (
-            context.site.prompts_ahead and self._known and endpoint and not self._primes
-        )
+        self._ahead = makes_prompts_ahead(context)
         # Whether GuideLLM itself waits, instead of the shell that starts it.
         self._held = self._ahead or self._primes
         # Whether code of ours runs inside GuideLLM.
-        self._changed = self._held or self._users
+        self._changed = runs_code_of_ours(context)
 
     @functools.cached_property
     def _target(self) -> str:
@@ -236,18 +233,7 @@ class LoadJobs(LoadRunner):
 
     def _files(self, level: Level) -> dict[str, str]:
         """Return a level's input files, compressed and in base64, for a ConfigMap. Raises LoadError."""
-        with tempfile.TemporaryDirectory() as folder:
-            data = load.write_data(
-                self._workload, level, Path(folder, level.report_name)
-            )
-            paths = [
-                *([Path(sitecustomize.__file__)] if self._changed else []),
-                *([data] if data else []),
-            ]
-            packed = {
-                f"{path.name}.gz": gzip.compress(path.read_bytes(), mtime=0)
-                for path in paths
-            }
+        packed = packed_files(self._context, level)
         size = sum(map(len, packed.values()))
         if size > _FILES_BYTES:
             message = f"the trace of level {level.streams} takes {size} bytes compressed, a ConfigMap holds {_FILES_BYTES}"
@@ -448,6 +434,38 @@ class LoadJobs(LoadRunner):
             if time.monotonic() > deadline:
                 raise ClusterError(f"Job {job} of an earlier attempt cannot be deleted")
             time.sleep(_POLL_S)
+
+
+def makes_prompts_ahead(context: RenderContext) -> bool:
+    """Tell whether pods make their prompts ahead; not while the server may be restarting: requests would fail."""
+    specification = context.specification
+    return (
+        context.site.prompts_ahead
+        and load.can_wait(specification.versions["guidellm"])
+        and specification.reset_caches == "endpoint"
+        and not specification.workload.prime
+    )
+
+
+def runs_code_of_ours(context: RenderContext) -> bool:
+    """Tell whether code of ours runs inside GuideLLM: it waits, primes the caches, or has users with pauses."""
+    workload = context.specification.workload
+    return makes_prompts_ahead(context) or workload.prime or workload.profile == "users"
+
+
+def packed_files(context: RenderContext, level: Level) -> dict[str, bytes]:
+    """Return what the generator of a level reads beside its arguments, compressed, by name."""
+    workload = context.specification.workload
+    with tempfile.TemporaryDirectory() as folder:
+        data = load.write_data(workload, level, Path(folder, level.report_name))
+        paths = [
+            *([Path(sitecustomize.__file__)] if runs_code_of_ours(context) else []),
+            *([data] if data else []),
+        ]
+        return {
+            f"{path.name}.gz": gzip.compress(path.read_bytes(), mtime=0)
+            for path in paths
+        }
 
 
 def exit_code(pod: Mapping[str, Any]) -> int | None:

@@ -7,6 +7,7 @@ the later one waits, unless cluster.share_nodes is set; run.json lists the forei
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kveval.engines.kubernetes import leases
@@ -14,6 +15,7 @@ from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.errors import Refused
 from kveval.engines.kubernetes.api.kinds import POD, Document
 from kveval.engines.kubernetes.manifests.context import RunContext
+from kveval.engines.kubernetes.manifests.recorder import full_name
 from kveval.engines.kubernetes.manifests.requirements import quantity
 from kveval.engines.protocol import Log
 
@@ -46,7 +48,7 @@ class Neighbours:
                 # An account that may not list all pods sees those of its own namespace only.
                 self._all_seen = False
                 pods = context.api.list(POD, context.namespace, fields=fields)
-            own = context.pod_labels("").items() - {(f"{names.PREFIX}/component", "")}
+            own = context.run_labels.items()
             for pod in pods:
                 metadata = pod["metadata"]
                 if not own <= (metadata.get("labels") or {}).items() and is_busy(
@@ -73,9 +75,13 @@ def announce(
     with contextlib.ExitStack() as stack:
         try:
             about = {NODES_ANNOTATION: ",".join(nodes)}
+            name, place = (
+                full_name(context.campaign, context.site),
+                context.site.pcp_namespace,
+            )
             lease = stack.enter_context(
                 leases.hold_for_run(
-                    context, say, about, COMPONENT, context.site.pcp_namespace
+                    replace(context, campaign=name), say, about, COMPONENT, place
                 )
             )
         except Refused as error:

@@ -114,5 +114,11 @@ def stable(node: Mapping[str, Any], gpu_resource: str) -> dict[str, Any]:
     }
 
 
+def has_parts_of_gpus(node: Mapping[str, Any]) -> bool:
+    """Tell whether a node's GPUs are instances of MIG, as the labels of NVIDIA's operator name them."""
+    labels = node["metadata"].get("labels") or {}
+    return "-MIG-" in labels.get(_GPU_PRODUCT[0], "")
+
+
 def _first(labels: Mapping[str, str], names: Sequence[str]) -> str:
     return next((labels[name] for name in names if name in labels), "")

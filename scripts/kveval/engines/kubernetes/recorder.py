@@ -9,11 +9,11 @@ from kveval.engines.kubernetes import lifetime, neighbours, recordings
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import NAMESPACE, kind_of
 from kveval.engines.kubernetes.deployment import ClusterDeployer
+from kveval.engines.kubernetes.installed_recorder import key_of
 from kveval.engines.kubernetes.leases import HeldLease
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
-    recorder_labels,
-    recorder_name,
+    recorder_lifetime,
     recording_documents,
 )
 from kveval.engines.kubernetes.pods import images_of, nodes_of
@@ -52,21 +52,18 @@ class ClusterRecorder(Recorder):
         )
 
     def prepare(self) -> None:
-        """Create the campaign's recorder, so that its image is pulled while the server starts."""
+        """Create the campaign's recorder, unless one is installed: its image is pulled while the server starts."""
         context = self._context
         documents = recording_documents(context.campaign, context.site)
+        if not documents:
+            # Told before servers hold GPUs.
+            key_of(context)
+            return
         context.api.apply(
             document for document in documents if kind_of(document) == NAMESPACE
         )
-        name, labels = (
-            recorder_name(context.campaign),
-            recorder_labels(context.campaign),
-        )
-        self._lease.keep_alive(
-            lifetime.ensure_owner_job(
-                context.api, context.site.pcp_namespace, name, labels
-            )
-        )
+        job = recorder_lifetime(context.campaign, context.site)
+        self._lease.keep_alive(lifetime.ensure_owner_job(context.api, job))
         context.api.apply(documents)
 
     @property
@@ -85,8 +82,7 @@ class ClusterRecorder(Recorder):
             # Only these nodes must have a ready recorder; others do not matter.
             pods = recordings.deploy(context, list(nodes), self._say)
             self._pcp_version = recordings.version(context, pods[0])
-            first = str(pods[0]["metadata"]["name"])
-            beside = exporters_of(context, nodes, first, self._say)
+            beside = exporters_of(context, nodes, pods[0], self._say)
             sources = sources_of(context, server) | beside
             self._recording = recorder = recordings.start_recording(
                 context, pods, self._scratch / "pcp", sources, server.watched

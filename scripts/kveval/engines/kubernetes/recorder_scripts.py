@@ -115,3 +115,24 @@ VERSION = _PCP + 'printf "%s\\n" "$PCP_VERSION"\n'
 
 # Prints the time in the pod, epoch seconds.
 CLOCK = "date +%s.%N\n"
+
+# Succeeds if every URL in its arguments answers.
+REACH = r"""
+exec python3 -c 'import sys, urllib.request as web
+for url in sys.argv[1:]: web.urlopen(url, timeout=3).read(1)' "$@"
+"""
+
+NAMES = {
+    ALIVE: "alive",
+    BEGUN: "begun",
+    CLOCK: "clock",
+    MISSING: "missing",
+    PROCESSES: "processes",
+    REACH: "reach",
+    REMOVE: "remove",
+    SOURCES: "sources",
+    START: "start",
+    STOP: "stop",
+    VERSION: "version",
+}
+"""Scripts -> their names in a recorder that an administrator has installed, which runs no others."""

@@ -33,15 +33,22 @@ from kveval.engines.kubernetes.api.kinds import (
     Document,
     described,
 )
-from kveval.engines.kubernetes.api.names import labels, object_name, selector
+from kveval.engines.kubernetes.api.names import labels, object_name
 from kveval.engines.kubernetes.deployment import RUN_KINDS, remove_all
+from kveval.engines.kubernetes.installed_recorder import (
+    InstalledRecorder,
+    installed_pods,
+)
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
     CONFIGURATION,
     CONTAINER,
     STATE,
+    campaign_selectors,
+    full_name,
     recorder_name,
+    recorder_selector,
     recording_documents,
 )
 from kveval.engines.kubernetes.teardown import remove
@@ -86,6 +93,11 @@ class NodeRecording:
         )
         self.folder = f"{ROOT}/{mark}"
         self.archive = directory / self.node / "pcp"
+        self._installed = (
+            InstalledRecorder(context, pod, mark)
+            if context.site.recorder.installed
+            else None
+        )
         self.sources: Mapping[str, str] = {}
         self.shared: Sequence[str] = ()
 
@@ -149,11 +161,12 @@ class NodeRecording:
     def collect(self) -> None:
         """Copy the archive here and remove it in the pod. Raises RecordingError."""
         brought = self.archive.parent / "brought"
+        api, namespace = self.context.api, self.context.site.pcp_namespace
         try:
-            namespace = self.context.site.pcp_namespace
-            collect(
-                self.context.api, namespace, self.name, CONTAINER, self.folder, brought
-            )
+            if self._installed is not None:
+                self._installed.bring(brought)
+            else:
+                collect(api, namespace, self.name, CONTAINER, self.folder, brought)
         except ClusterError as error:
             raise RecordingError(f"the archive cannot be copied: {error}") from error
         if not archive_files(brought / "archive" / "pcp"):
@@ -182,6 +195,8 @@ class NodeRecording:
         """Run a script in the pod and return its result, whatever its exit code. Raises RecordingError."""
         argv = ["sh", "-c", script, self.folder, *arguments]
         try:
+            if self._installed is not None:
+                return self._installed.run(script, arguments)
             return self.context.api.exec(
                 self.context.site.pcp_namespace, self.name, CONTAINER, argv
             )
@@ -265,8 +280,13 @@ def epoch_seconds(text: str) -> float:
 
 def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document]:
     """Start the campaign's recorder unless it runs; return its ready pods on `nodes`, in the order of `nodes`."""
+    if context.site.recorder.installed:
+        return installed_pods(context, nodes, _START_S)
     context.api.apply(recording_documents(context.campaign, context.site))
-    namespace, name = context.site.pcp_namespace, recorder_name(context.campaign)
+    namespace, name = (
+        context.site.pcp_namespace,
+        recorder_name(context.campaign, context.site),
+    )
     pods = wait_for_daemonset(
         context.api, namespace, name, nodes, _START_S, say, context.patience
     )
@@ -274,8 +294,9 @@ def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document
 
 
 def mark_of(context: RunContext) -> str:
-    """Return the name of this run's recording in a recorder's pod: letters and digits, unique per run."""
-    return "r" + context.name(COMPONENT)[-8:]
+    """Return the name of this run's recording in a recorder's pod: letters and digits, for this run alone."""
+    name = full_name(context.campaign, context.site)
+    return "r" + object_name(context.cell, context.run, COMPONENT, name)[-8:]
 
 
 def start_recording(
@@ -323,9 +344,22 @@ def version(context: RunContext, pod: Document) -> str:
     )
 
 
+def reaches(context: RunContext, pod: Document, urls: Sequence[str]) -> bool:
+    """Tell whether a recorder's pod, whose image must have Python, can read all of these URLs."""
+    with contextlib.suppress(RecordingError):
+        done = NodeRecording(context, pod, "none").run(scripts.REACH, *urls)
+        return done.returncode == 0
+    return False
+
+
 def remove_stale(context: RunContext, living: Sequence[str], say: Log) -> None:
-    """End the recordings that killed runs left; `living`: the marks of the runs that are being measured."""
-    chosen = selector(context.campaign, component=COMPONENT)
+    """End the recordings that killed runs left; `living`: the marks of the runs that are being measured.
+
+    A recorder that an administrator has installed, which other campaigns use as well, ends them itself.
+    """
+    if context.site.recorder.installed:
+        return
+    chosen = recorder_selector(context.campaign, context.site)
     # Another run may just be starting others.
     for pod in filter(
         is_ready, context.api.list(POD, context.site.pcp_namespace, chosen)
@@ -345,14 +379,16 @@ def release_recorder(
 
     The model cache stays, because it takes hours to fill. A failure is reported, not raised, because the measured data
     is still valid. `api`: None if the workflow's end calls this, because its last runs failed and did not: then what
-    killed jobs have left goes, too.
+    killed jobs have left goes, too. A recorder that an administrator has installed stays.
     """
     ended = api is None
+    if site.recorder.installed and not ended:
+        return
     try:
         api = api or Api.connect(site.kubeconfig, site.context, outage_s=_OUTAGE_S)
         with _removal_alone(api, site, campaign, say), signals_deferred():
             living = leases.living_leases(api, site.namespace, campaign)
-            if not living:
+            if not living and not site.recorder.installed:
                 _remove_recorder(api, site, campaign, say)
             if ended and living:
                 say(
@@ -362,10 +398,11 @@ def release_recorder(
                 )
             elif ended:
                 # All else of a run goes with its Jobs.
-                chosen = selector(campaign)
-                names = remove_all(api, chosen, site.namespace, RUN_KINDS, say)
-                for namespace in {site.namespace, site.pcp_namespace}:
-                    for lease in api.list(LEASE, namespace, chosen):
+                chosen = campaign_selectors(campaign, site)
+                of_runs = {site.namespace: chosen[site.namespace]}
+                names = remove_all(api, of_runs, RUN_KINDS, say)
+                for namespace, selected in chosen.items():
+                    for lease in api.list(LEASE, namespace, selected):
                         # A run may begin now, and have made its own.
                         if leases.gone(leases.holder_of(lease)):
                             about = lease["metadata"]
@@ -386,12 +423,24 @@ def await_removal(context: RunContext, say: Log) -> None:
 
     Called by a run that holds its Lease: whoever begins to remove the recorder afterwards sees that the run lives.
     """
+    if context.site.recorder.installed:
+        return
     with _removal_alone(context.api, context.site, context.campaign, say, begins=True):
-        chosen = selector(context.campaign, component=COMPONENT)
+        chosen = recorder_selector(context.campaign, context.site)
         there = context.api.list(DAEMON_SET, context.site.pcp_namespace, chosen)
         # A job that was killed meanwhile has begun it: what is applied to such an object would go with it.
         if any(daemon_set["metadata"].get("deletionTimestamp") for daemon_set in there):
             _remove_recorder(context.api, context.site, context.campaign, say)
+
+
+def removal_metadata(campaign: str, site: Cluster) -> Document:
+    """Return the metadata of the Lease of whoever removes the campaign's recorder."""
+    name = full_name(campaign, site)
+    return {
+        "name": object_name("", None, _REMOVAL, name),
+        "namespace": site.pcp_namespace,
+        "labels": {**site.labels, **labels(name, "", None, "", _REMOVAL)},
+    }
 
 
 @contextlib.contextmanager
@@ -402,11 +451,7 @@ def _removal_alone(
 
     `begins`: a run begins that needs the recorder. Raises ClusterError.
     """
-    metadata: Document = {
-        "name": object_name("", None, _REMOVAL, campaign),
-        "namespace": site.pcp_namespace,
-    }
-    metadata |= {"labels": labels(campaign, "", None, "", _REMOVAL)}
+    metadata = removal_metadata(campaign, site)
     awaited = "the campaign's recorder: {holder} is removing it"
     with contextlib.ExitStack() as stack:
         try:
@@ -422,11 +467,9 @@ def _removal_alone(
 
 
 def _remove_recorder(api: Api, site: Cluster, campaign: str, say: Log) -> None:
-    chosen = selector(campaign, component=COMPONENT)
     remove(
         api,
-        chosen,
-        [site.pcp_namespace],
+        {site.pcp_namespace: recorder_selector(campaign, site)},
         kinds=_RECORDER_KINDS,
         timeout_s=_REMOVAL_S,
         say=say,

@@ -6,7 +6,7 @@ account may not list their pods, the run says so.
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from kveval.campaign.site import Cluster
@@ -22,9 +22,9 @@ from kveval.engines.kubernetes.api.kinds import (
     Kind,
 )
 from kveval.engines.kubernetes.manifests.context import RunContext
-from kveval.engines.kubernetes.manifests.recorder import CONTAINER
 from kveval.engines.kubernetes.manifests.rendering import target_url
 from kveval.engines.kubernetes.pods import container_of, direct_url
+from kveval.engines.kubernetes.recordings import reaches
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer
 from kveval.engines.protocol import Log
 from kveval.stacks.registry import SIDECARS
@@ -38,7 +38,6 @@ _DCGM = {
 _DCGM_PORT = "9400"
 # On the pods of a Gateway: https://gateway-api.sigs.k8s.io/geps/gep-1762/
 _OF_GATEWAY = "gateway.networking.k8s.io/gateway-name"
-_READ = "import sys, urllib.request as web\nfor url in sys.argv[1:]: web.urlopen(url, timeout=3).read(1)"
 # A cloud load balancer may need minutes for a cell's own Gateway, and its routes reach the proxies even later.
 _PROGRAMMED_S = 600.0
 _POLL_S = 2.0
@@ -229,7 +228,7 @@ def _host(pod: Document) -> str:
 
 
 def exporters_of(
-    context: RunContext, nodes: Collection[str], recorder: str, say: Log
+    context: RunContext, nodes: Collection[str], recorder: Document, say: Log
 ) -> dict[str, str]:
     """Return the cluster's own metrics URLs, by name, that the site does not declare and pod `recorder` can read.
 
@@ -251,10 +250,11 @@ def exporters_of(
         except Refused:
             lacking = unrecorded(source)
         else:
-            if urls and reached(context, recorder, urls):
+            if urls and reaches(context, recorder, urls):
                 recorded[source] = " ".join(urls)
                 continue
-            why = f"pod {recorder} cannot read {', '.join(urls)}"
+            name = recorder["metadata"]["name"]
+            why = f"pod {name} cannot read {', '.join(urls)}"
             lacking = unrecorded(source, why if urls else "no exporter was found")
         say(". What helps: ".join(lacking))
     return recorded
@@ -303,20 +303,6 @@ def gateway_urls(api: Api, namespace: str, name: str) -> list[str]:
             if "prometheus.io/port" in (pod["metadata"].get("annotations") or {})
         )
     )
-
-
-def reached(context: RunContext, recorder: str, urls: Sequence[str]) -> bool:
-    """Tell whether a recorder's pod, whose image must have Python, can read all of these URLs."""
-    argv = ["python3", "-c", _READ, *urls]
-    try:
-        return (
-            context.api.exec(
-                context.site.pcp_namespace, recorder, CONTAINER, argv
-            ).returncode
-            == 0
-        )
-    except ClusterError:
-        return False
 
 
 def _urls(pods: Iterable[Document]) -> Iterator[str]:

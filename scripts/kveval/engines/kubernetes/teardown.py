@@ -15,6 +15,7 @@ from kveval.engines.kubernetes.api.kinds import (
     GATEWAY,
     JOB,
     LEASE,
+    NETWORK_POLICY,
     NODE,
     POD,
     POOL,
@@ -41,6 +42,7 @@ KINDS = (
         Kind("networking.gke.io/v1", kind)
         for kind in ("HealthCheckPolicy", "GCPBackendPolicy")
     ),
+    NETWORK_POLICY,
     VOLUME_CLAIM,
 )
 """Every kind that this program makes, in the order of removal: workloads, what routes to them, what they need."""
@@ -66,8 +68,7 @@ class Removed:
 
 def remove(
     api: Api,
-    selector: str,
-    namespaces: Sequence[str],
+    selectors: Mapping[str, str],
     *,
     kinds: Collection[Kind] = KINDS,
     timeout_s: float = 300.0,
@@ -75,18 +76,21 @@ def remove(
 ) -> Removed:
     """Delete every object with these labels and with this program's managed-by label; wait until they are gone.
 
-    Looks in the given namespaces, which are kept, for the given kinds. Raises TeardownError for objects that are not
-    gone in time.
+    `selectors`: the labels, by the namespace, which is kept. Raises TeardownError for objects that are not gone in time.
     """
-    selector, result = ours(selector), Removed()
+    selectors = {place: ours(selector) for place, selector in selectors.items()}
+    result = Removed()
     places = everywhere = [
-        (kind, namespace) for kind in kinds for namespace in namespaces
+        (kind, namespace) for kind in kinds for namespace in selectors
     ]
     requested: set[str] = set()
     seen: dict[str, str] = {}
     begin = said_at = time.monotonic()
     while True:
-        present = {place: _present(api, selector, *place, result) for place in places}
+        present = {
+            place: _present(api, selectors[place[1]], *place, result)
+            for place in places
+        }
         left = [document for documents in present.values() for document in documents]
         there = {document["metadata"]["uid"]: described(document) for document in left}
         result.removed += [name for uid, name in seen.items() if uid not in there]

@@ -375,6 +375,8 @@ def _images(trials: Sequence[ImageTrial], namespace: str) -> Iterator[FindingRow
 
 
 def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow]:
+    if plan.site.recorder.installed:
+        return
     place = plan.site.pcp_namespace
     space, tried = (
         facts.namespaces[place],

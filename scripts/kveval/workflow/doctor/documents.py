@@ -7,7 +7,8 @@ from kveval.campaign.site import Cluster
 from kveval.campaign.specification import Specification
 from kveval.configuration.config import Config
 from kveval.engines.kubernetes.api.kinds import Document, Kind, kind_of
-from kveval.engines.kubernetes.manifests.recorder import recording_documents
+from kveval.engines.kubernetes.manifests.lifetime import run_lifetime
+from kveval.engines.kubernetes.manifests.recorder import recorder_with_lifetime
 from kveval.engines.kubernetes.manifests.rendering import (
     context_of,
     download_job,
@@ -18,7 +19,7 @@ from kveval.engines.kubernetes.manifests.rendering import (
 
 @dataclass(frozen=True)
 class CellPlan:
-    """One run of a cell: its specification, the servers' documents, and those of load and collection."""
+    """One run of a cell: its specification, the servers' documents, and those of load, download and end."""
 
     path: str
     specification: Specification
@@ -76,7 +77,10 @@ def planned(config: Config, site: Cluster | None = None) -> CampaignDocuments:
     for cell in config.cells:
         specification = config.specification(cell)
         context = context_of(specification, site, 1, name)
-        driving = [*load_job(context, level=0, argv=["guidellm", "--version"], env={})]
+        driving = [
+            run_lifetime(context),
+            *load_job(context, level=0, argv=["guidellm", "--version"], env={}),
+        ]
         if site.model_cache is not None and not specification.miniature:
             driving.append(download_job(context))
         cells.append(
@@ -85,5 +89,9 @@ def planned(config: Config, site: Cluster | None = None) -> CampaignDocuments:
     named = dict.fromkeys(cell.specification.on_cluster.release for cell in cells)
     releases = tuple(config.catalogue.releases[release] for release in named)
     return CampaignDocuments(
-        name, site, tuple(cells), recording_documents(name, site), releases
+        name,
+        site,
+        tuple(cells),
+        recorder_with_lifetime(name, site),
+        releases,
     )

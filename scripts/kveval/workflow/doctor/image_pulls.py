@@ -77,7 +77,7 @@ def try_images(
     unplaced = []
     for image, names in _places(plan, users, nodes).items():
         if names:
-            pods[image]["spec"] |= on_nodes(names)
+            pods[image]["spec"]["affinity"] = on_nodes(names)
         else:
             del pods[image]
             said = "no node that is there has what it asks for"
@@ -162,10 +162,15 @@ def trial_pod(
     }
     spec |= {
         key: need.spec[key]
-        for key in ("nodeSelector", "tolerations", "imagePullSecrets")
+        for key in (
+            "nodeSelector",
+            "tolerations",
+            "imagePullSecrets",
+            "priorityClassName",
+        )
         if key in need.spec
     }
-    marks = labels(plan.name, "", None, "", COMPONENT)
+    marks = {**site.labels, **labels(plan.name, "", None, "", COMPONENT)}
     pod = pod_like(need, site.namespace, marks, spec)
     # It names a container that the trial has not, and a privilege.
     annotations = pod["metadata"]["annotations"].items()

@@ -11,7 +11,7 @@ import pytest
 from tests.support.cluster_run import run_context
 from tests.support.fake_cluster import Call, FakeTransport, made, ok, status
 
-from kveval.engines.kubernetes import routes
+from kveval.engines.kubernetes import recordings, routes
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.transport import Reply
 
@@ -79,12 +79,13 @@ def test_a_gateway_is_found_where_its_pods_say_where_their_metrics_are() -> None
 def test_gpu_metrics_that_are_not_recorded_are_said_with_what_brings_them(
     monkeypatch: pytest.MonkeyPatch, node: str, answers: bool, said: str
 ) -> None:
-    monkeypatch.setattr(routes, "reached", lambda *given: False)
+    monkeypatch.setattr(routes, "reaches", lambda *given: False)
     context = dataclasses.replace(
         run_context(FakeTransport()), api=api(answers=answers)
     )
     lines: list[str] = []
-    assert routes.exporters_of(context, {node}, "recorder-0", lines.append) == {}
+    recorder = {"metadata": {"name": "recorder-0"}}
+    assert routes.exporters_of(context, {node}, recorder, lines.append) == {}
     (line,) = [line for line in lines if "GPU" in line]
     assert line.startswith(f"no GPU metrics are recorded: {said}")
     assert line.endswith(" cluster.recorder.sources: {dcgm: URL}")
@@ -105,9 +106,9 @@ def url(tmp_path: Path) -> Iterator[str]:
 
 
 def test_an_endpoint_counts_when_the_recorder_reads_it(url: str) -> None:
-    assert routes.reached(
-        run_context(FakeTransport()), "recorder-0", [f"{url}/metrics"]
+    context, pod = (
+        run_context(FakeTransport()),
+        made("Pod", "r", spec={"nodeName": "n"}),
     )
-    assert not routes.reached(
-        run_context(FakeTransport()), "recorder-0", [f"{url}/metrics", f"{url}/none"]
-    )
+    assert recordings.reaches(context, pod, [f"{url}/metrics"])
+    assert not recordings.reaches(context, pod, [f"{url}/metrics", f"{url}/none"])

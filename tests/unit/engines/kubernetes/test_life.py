@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
-from tests.support.cluster_run import run_context
+from tests.support.cluster_run import SITE, run_context
 from tests.support.fake_cluster import Call, FakeTransport, Objects, made, ok, status
 
 from kveval.engines.kubernetes import lifetime, neighbours
@@ -21,6 +21,7 @@ from kveval.engines.kubernetes.api.errors import (
 from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, POD
 from kveval.engines.kubernetes.api.names import labels
 from kveval.engines.kubernetes.api.transport import KubernetesTransport, Query, Reply
+from kveval.engines.kubernetes.manifests.lifetime import owner_job
 from kveval.engines.kubernetes.neighbours import NODES_ANNOTATION, earlier, is_busy
 from kveval.engines.kubernetes.teardown import remove
 from kveval.workflow.doctor.doctor import lasts
@@ -79,6 +80,10 @@ class Applied:
         )
 
 
+def life() -> dict[str, Any]:
+    return owner_job(SITE, "bench", "life", RUN)
+
+
 def owners(document: dict[str, Any]) -> list[str]:
     return [owner["name"] for owner in document["metadata"].get("ownerReferences", [])]
 
@@ -87,7 +92,7 @@ def test_what_is_of_a_run_belongs_to_its_lifetime_and_what_is_shared_does_not() 
     server = Applied()
     api = Api(FakeTransport(server), outage_s=0)
     lease = made("Lease", "the-lease", RUN, version="coordination.k8s.io/v1")
-    job = lifetime.ensure_owner_job(api, "bench", "life", RUN, lease, expiry_s=900)
+    job = lifetime.ensure_owner_job(api, life(), lease)
     assert owners(job) == ["the-lease"]
     assert (job["spec"]["parallelism"], job["spec"]["ttlSecondsAfterFinished"]) == (
         0,
@@ -116,9 +121,7 @@ def test_a_lifetime_is_prolonged_from_now_on() -> None:
             "Job", "life", RUN, version="batch/v1", metadata={"creationTimestamp": old}
         )
     )
-    lifetime.ensure_owner_job(
-        Api(FakeTransport(server), outage_s=0), "bench", "life", RUN, expiry_s=900
-    )
+    lifetime.ensure_owner_job(Api(FakeTransport(server), outage_s=0), life())
     [body] = server.merged
     assert 4499 <= body["spec"]["activeDeadlineSeconds"] <= 4503
 
@@ -146,12 +149,8 @@ def test_a_lifetime_that_is_over_is_made_anew(state: dict[str, Any]) -> None:
             **state,
         )
     )
-    assert (
-        lifetime.ensure_owner_job(
-            Api(FakeTransport(server), outage_s=0), "bench", "life", RUN
-        )["metadata"]["uid"]
-        != "old"
-    )
+    job = lifetime.ensure_owner_job(Api(FakeTransport(server), outage_s=0), life())
+    assert job["metadata"]["uid"] != "old"
 
 
 # Nodes that do not answer
@@ -208,7 +207,7 @@ def test_a_teardown_leaves_what_waits_for_a_node_that_is_away(
     monkeypatch.setattr("kveval.engines.kubernetes.teardown._NODE_S", 0.0)
     objects = Objects(pod_on("gpu-1", labels=RUN), a_node("gpu-1", "Unknown"))
     objects.stay = {"server"}
-    result = remove(Api(FakeTransport(objects), outage_s=0), "", ["bench"], kinds=[POD])
+    result = remove(Api(FakeTransport(objects), outage_s=0), {"bench": ""}, kinds=[POD])
     assert len(result.kept) == 1
     assert "node gpu-1" in result.kept[0]
 
@@ -224,9 +223,8 @@ def test_what_appears_meanwhile_is_removed_though_a_node_is_away(
         lambda state: None,
         lambda state: state.present.append(made("ConfigMap", "late", RUN)),
     ]
-    result = remove(
-        Api(FakeTransport(objects), outage_s=0), "", ["bench"], kinds=[POD, CONFIG_MAP]
-    )
+    api = Api(FakeTransport(objects), outage_s=0)
+    result = remove(api, {"bench": ""}, kinds=[POD, CONFIG_MAP])
     assert result.removed == ["ConfigMap bench/late"]
     assert len(result.kept) == 1
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,8 @@ from tests.support.config_files import RELEASES
 from tests.support.paths import copy_parts
 
 from kveval.engines.kubernetes.manifests.recorder import recording_documents
-from kveval.engines.kubernetes.manifests.rendering import (
-    context_of,
-    preview_text,
-    render,
-)
+from kveval.engines.kubernetes.manifests.rendering import context_of, render
+from kveval.engines.kubernetes.preview import preview_text
 
 
 def previewed(specification, site):
@@ -33,13 +31,35 @@ def test_the_preview_is_what_would_be_deployed(release):
         serving = render(context_of(specifications[path], site, 1, "c"))
         for document in (*serving, *recording_documents("c", site)):
             assert document in found
-        assert [document["kind"] for document in found].count("Job") == 2
+        # A campaign's recorder goes with its own.
+        kinds = Counter(document["kind"] for document in found)
+        assert (kinds["Job"], kinds["Lease"]) == (4, 3)
+
+
+def test_what_ends_a_run_is_shown_with_what_belongs_to_it():
+    specifications, site = cells(RELEASES[0])
+    specification = specifications["Qwen3-8B/no-offload/0"]
+    text = preview_text(specification, site, "c")
+    lives = [
+        document["metadata"]["name"]
+        for document in previewed(specification, site)
+        if document["metadata"].get("labels", {}).get("kveval.dev/component")
+        in ("lifetime", "recorder")
+        and document["kind"] == "Job"
+    ]
+    assert len(lives) == 2
+    assert all(f"Job {name}" in text for name in lives)
 
 
 def test_the_load_is_the_command_that_would_run():
     specifications, site = variants(RELEASES[1])[3]
     found = previewed(specifications["Qwen3-0.6B/native-offload/2000"], site)
-    (job,) = [document for document in found if document["kind"] == "Job"]
+    (job,) = [
+        document
+        for document in found
+        if document["metadata"].get("labels", {}).get("kveval.dev/component") == "load"
+        and document["kind"] == "Job"
+    ]
     command = job["spec"]["template"]["spec"]["containers"][0]["command"]
     assert command[:2] == ["guidellm", "run"]
     assert any("target=http://127.0.0.1:8000," in part for part in command)

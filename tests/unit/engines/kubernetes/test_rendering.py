@@ -5,13 +5,19 @@ import json
 import pytest
 from tests.support.cluster_cells import FILES, FULL_SITE, cells, rendered, variants
 from tests.support.config_files import RELEASES, load, on_cluster
+from tests.support.manifest_checks import problems
 
 from kveval.campaign.problems import ConfigError
 from kveval.campaign.site import Cluster
 from kveval.campaign.specification import Specification
 from kveval.engines.kubernetes.deployment import RESTARTED
 from kveval.engines.kubernetes.manifests.context import component_of
-from kveval.engines.kubernetes.manifests.recorder import recording_documents
+from kveval.engines.kubernetes.manifests.lifetime import run_lifetime
+from kveval.engines.kubernetes.manifests.network import network
+from kveval.engines.kubernetes.manifests.recorder import (
+    recorder_lifetime,
+    recording_documents,
+)
 from kveval.engines.kubernetes.manifests.rendering import (
     PORTS,
     context_of,
@@ -22,6 +28,7 @@ from kveval.engines.kubernetes.manifests.rendering import (
     storage,
     target_url,
 )
+from kveval.engines.kubernetes.manifests.requirements import quantity
 from kveval.engines.kubernetes.manifests.templates import ManifestError, documents
 from kveval.stacks.keyvalue import Redis
 
@@ -71,7 +78,7 @@ def option(args, name):
 
 
 def env(one):
-    return {variable["name"]: variable.get("value") for variable in one["env"]}
+    return {variable["name"]: variable.get("value") for variable in one.get("env", [])}
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -283,15 +290,50 @@ def test_the_token_is_named_and_never_written(monkeypatch):
     specifications, site = cells(OLD)
     found = rendered(specifications["Qwen3-14B/llm-d-redis/0"], site)
     assert "hf_secret_value" not in json.dumps(found)
-    for name, component in (("server", "model-server"), ("epp", "epp")):
-        (token,) = [
-            entry
-            for entry in container(found, component, name)["env"]
-            if entry["name"] == "HF_TOKEN"
-        ]
-        assert token["valueFrom"] == {
-            "secretKeyRef": {"name": "hub-token", "key": "token"}
-        }
+    assert holders_of_the_token(found) == {"epp", "download"}
+    (token,) = [
+        entry
+        for entry in container(found, "epp", "epp")["env"]
+        if entry["name"] == "HF_TOKEN"
+    ]
+    assert token["valueFrom"] == {"secretKeyRef": {"name": "hub-token", "key": "token"}}
+
+
+def holders_of_the_token(found):
+    return {
+        one["name"]
+        for document in found
+        if document["kind"] in ("Deployment", "Job")
+        for one in job_pod(document)["containers"]
+        if "HF_TOKEN" in env(one)
+    }
+
+
+@pytest.mark.parametrize(
+    ("release", "arm", "cache", "holders"),
+    [
+        (NEW, "no-offload", {"size": "1Gi"}, {"download"}),
+        (NEW, "llm-d-redis", {"size": "1Gi"}, {"download"}),
+        # The older index fetches the tokenizer itself.
+        (OLD, "no-offload", {"size": "1Gi"}, {"download"}),
+        (OLD, "llm-d-redis", {"size": "1Gi"}, {"download", "epp"}),
+        # The load cannot mount such a cache, and fetches the tokenizer.
+        (
+            NEW,
+            "no-offload",
+            {"size": "1Gi", "access": "ReadWriteOnce"},
+            {"download", "load"},
+        ),
+        (NEW, "llm-d-redis", None, {"server", "load", "vllm-render"}),
+    ],
+)
+def test_the_token_reaches_what_asks_the_hub_alone(release, arm, cache, holders):
+    specification = cells(release)[0][f"Qwen3-14B/{arm}/0"]
+    site = Cluster.model_validate(FULL_SITE | {"model_cache": cache})
+    context = context_of(specification, site, 1, "c")
+    jobs = load_job(context, 0, ["guidellm"], {})
+    downloads = [download_job(context)] if cache else []
+    assert holders_of_the_token([*render(context), *jobs, *downloads]) == holders
 
 
 def test_gpus_are_asked_for_as_the_site_has_them(tmp_path):
@@ -501,7 +543,8 @@ def test_a_volume_of_one_node_is_the_servers_and_that_of_the_download_where_a_se
     for one in (deployment, download_job(context)):
         labels = one["spec"]["template"]["metadata"]["labels"]
         assert term["labelSelector"]["matchLabels"].items() <= labels.items()
-    assert download["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] == "2"
+    # Whose nodes the run names: a download holds none of their GPUs.
+    assert "nvidia.com/gpu" not in download["containers"][0]["resources"]["requests"]
 
 
 def test_a_volume_that_is_shared_is_the_loads_too_and_ties_nobody():
@@ -677,6 +720,139 @@ def test_the_recorder_goes_where_a_server_of_its_campaign_is(tmp_path):
         if wanted <= one["spec"]["template"]["metadata"]["labels"].items()
     ]
     assert beside == ["model-server"]
+
+
+def test_labels_priority_and_the_pause_image_reach_every_object_they_are_for(tmp_path):
+    given = {
+        "labels": {"kueue.x-k8s.io/queue-name": "bench", "team": "kv"},
+        "priority_class": "batch",
+        "pause_image": "mirror/pause:3",
+    }
+    specification, site = cell(tmp_path, NEW, "llm-d-redis", 0, site=given)
+    context = context_of(specification, site, 1, "c")
+    recorder = recording_documents("c", site)
+    lives = [run_lifetime(context), recorder_lifetime("c", site)]
+    found = [
+        *render(context),
+        *load_job(context, 0, ["guidellm"], {}, {"a.gz": "eA=="}),
+        *recorder[1:],
+        *lives,
+    ]
+    for one in found:
+        assert one["metadata"]["labels"].items() >= given["labels"].items()
+        # Neither a selector nor a name depends on them.
+        assert "kueue.x-k8s.io/queue-name" not in json.dumps(
+            one["spec"].get("selector", {}) if "spec" in one else {}
+        )
+    for one in found:
+        if one["kind"] in ("Deployment", "DaemonSet", "Job") and one not in lives:
+            template = one["spec"]["template"]
+            assert template["metadata"]["labels"].items() >= given["labels"].items()
+            assert template["spec"]["priorityClassName"] == "batch"
+    for one in lives:
+        assert job_pod(one)["containers"][0]["image"] == "mirror/pause:3"
+    assert problems([*found, recorder[0]]) == []
+
+
+def policies(found):
+    return {
+        one["metadata"]["labels"]["kveval.dev/component"]: one["spec"]
+        for one in of_kind(found, "NetworkPolicy")
+    }
+
+
+def admitted(policy):
+    (rule,) = policy["ingress"]
+    return rule["from"]
+
+
+def test_stores_are_for_the_run_and_servers_for_it_and_what_asks_them():
+    specification = cells(NEW)[0]["Qwen3-14B/lmcache-redis/10000"]
+    context = context_of(
+        specification, Cluster.model_validate(FULL_SITE), 1, "feb-2026"
+    )
+    found = [*render(context), *load_job(context, 0, ["guidellm"], {})]
+    made = policies(found)
+    assert set(made) == {"redis", "model-server"}
+    templates = {
+        component_of(one): one["spec"]["template"]["metadata"]["labels"]
+        for one in found
+        if one["kind"] in ("Deployment", "Job")
+    }
+    for component, policy in made.items():
+        selected = policy["podSelector"]["matchLabels"].items()
+        assert [name for name, of in templates.items() if selected <= of.items()] == [
+            component
+        ]
+        assert policy["policyTypes"] == ["Ingress"]
+    (run,) = admitted(made["redis"])
+    wanted = run["podSelector"]["matchLabels"].items()
+    assert run.keys() == {"podSelector"}
+    assert all(wanted <= labels.items() for labels in templates.values())
+    other = context_of(specification, context.site, 2, "feb-2026")
+    assert not wanted <= other.labels("load").items()
+    peers = admitted(made["model-server"])
+    assert peers[0] == run
+    assert all(
+        peer.get("podSelector") == {} and "namespaceSelector" in peer
+        for peer in peers[1:]
+    )
+
+
+def test_nodes_and_peers_of_the_site_reach_the_servers(tmp_path):
+    peers = [{"cidr": "10.129.0.0/23"}, {"namespace": "monitoring"}]
+    specification, site = cell(
+        tmp_path, NEW, "no-offload", 0, site={"network_peers": peers}
+    )
+    context = context_of(specification, site, 1, "c")
+    node = {
+        "metadata": {
+            "annotations": {"projectcalico.org/IPv4IPIPTunnelAddr": "10.2.0.1"}
+        },
+        "status": {
+            "addresses": [
+                {"type": "InternalIP", "address": "192.0.2.7"},
+                {"type": "InternalIP", "address": "2001:db8::7"},
+                {"type": "ExternalIP", "address": "198.51.100.7"},
+            ]
+        },
+    }
+    (policy,) = network(context, [node, node])
+    blocks = [
+        peer["ipBlock"]["cidr"]
+        for peer in admitted(policy["spec"])
+        if "ipBlock" in peer
+    ]
+    assert blocks == ["192.0.2.7/32", "2001:db8::7/128", "10.2.0.1/32", "10.129.0.0/23"]
+    assert "monitoring" in json.dumps(policy)
+    without = site.model_copy(update={"network_peers": None})
+    assert network(context_of(specification, without, 1, "c"), [node]) == ()
+
+
+def test_the_proxies_of_a_gateway_reach_the_servers():
+    specifications, site = variants(NEW)[0]
+    specification = specifications["Qwen3-14B/no-offload/0"]
+    peers = admitted(
+        policies(render(context_of(specification, site, 1, "c")))["model-server"]
+    )
+    assert site.namespace in json.dumps(peers)
+
+
+def test_a_server_asks_for_the_room_on_disk_that_no_volume_gives(tmp_path):
+    def asked(folder, scenario, blocks, **site):
+        specification, made = cell(tmp_path / folder, NEW, scenario, blocks, site=site)
+        found = render(context_of(specification, made, 1, "c"))
+        return quantity(server(found)["resources"]["requests"]["ephemeral-storage"])
+
+    gib = 2**30
+    cached = asked("a", "no-offload", 0, model_cache={"size": "1Gi"})
+    assert cached == 4 * gib
+    # 14.8 billion parameters of two bytes.
+    assert asked("b", "no-offload", 0) - cached == pytest.approx(27.5 * gib, rel=0.02)
+    files = {"model_cache": {"size": "1Gi"}, "file_volume": {"size": "50Gi"}}
+    assert asked("c", "fs-offload", 0, **files) - cached == 50 * gib
+    files["file_volume"]["storage_class"] = "fast"
+    assert asked("d", "fs-offload", 0, **files) == cached
 
 
 def test_a_value_that_a_template_lacks_is_an_error(tmp_path):

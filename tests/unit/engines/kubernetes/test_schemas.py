@@ -10,10 +10,14 @@ import pytest
 from jsonschema import Draft202012Validator
 from kubernetes_validate.utils import all_versions
 from referencing import Registry, Resource
-from tests.support.cluster_cells import all_documents
+from tests.support.cluster_cells import all_documents, cells
 from tests.support.config_files import RAW, RELEASES
 from tests.support.manifest_checks import CUSTOM_KINDS, problems
 
+from kveval.engines.kubernetes.leases import lease_document, run_metadata
+from kveval.engines.kubernetes.manifests.lifetime import run_lifetime
+from kveval.engines.kubernetes.manifests.recorder import installed_documents
+from kveval.engines.kubernetes.manifests.rendering import context_of
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS
 
 BUNDLED = tuple(dict.fromkeys(all_versions()))
@@ -92,6 +96,15 @@ def test_references_labels_security_and_custom_kinds():
 def test_every_shape_of_document_is_valid_in_every_version(version):
     assert len(shapes()) > 30
     assert findings(version, shapes().values()) == []
+
+
+@pytest.mark.parametrize("version", BUNDLED)
+def test_what_ends_a_run_and_what_an_administrator_installs_is_valid(version):
+    specifications, site = cells(RELEASES[0])
+    context = context_of(next(iter(specifications.values())), site, 1, "c")
+    lease = lease_document(run_metadata(context), "host-1-1")
+    made = [run_lifetime(context), lease, *installed_documents(site)]
+    assert findings(version, [("beside", document) for document in made]) == []
 
 
 @pytest.mark.workflow

@@ -27,7 +27,7 @@ from kveval.engines.kubernetes.recordings import release_recorder
 CAMPAIGN = "spring"
 LEASES = LEASE.path(SITE.namespace)
 DAEMON_SETS = DAEMON_SET.path(SITE.pcp_namespace)
-RECORDER = DAEMON_SET.path(SITE.pcp_namespace, recorder_name(CAMPAIGN))
+RECORDER = DAEMON_SET.path(SITE.pcp_namespace, recorder_name(CAMPAIGN, SITE))
 
 
 class Objects:
@@ -217,11 +217,6 @@ def test_a_recorder_that_another_run_uses_is_left_to_it(
     assert RECORDER not in objects.there
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="campaigns of one name in two namespaces share the recorder in the third, and neither sees the other's runs:"
-    " the one that ends first removes it",
-)
 def test_a_campaign_of_the_same_name_in_another_namespace_keeps_its_recorder(
     objects: Objects, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """A teardown removes what is ours, all of it and nothing else, and does not end before it is gone."""
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.cluster_cells import all_documents
 from tests.support.fake_cluster import FakeTransport, Objects, made
+from tests.support.paths import REPOSITORY
 
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import teardown
@@ -34,7 +36,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 def removed(
     objects: Objects, wanted: str = selector("c"), **options: Any
 ) -> teardown.Removed:
-    return remove(Api(FakeTransport(objects)), wanted, ["bench", "pcp"], **options)
+    places = dict.fromkeys(("bench", "pcp"), wanted)
+    return remove(Api(FakeTransport(objects)), places, **options)
 
 
 def names(objects: Objects) -> list[str]:
@@ -106,6 +109,19 @@ def test_every_kind_that_is_made_is_looked_for() -> None:
         for one in permissions(Cluster.model_validate(values))
     }
     assert {kind.plural for kind in teardown.KINDS} - {"replicasets"} <= rights
+
+
+def test_the_commands_without_this_repository_remove_every_kind() -> None:
+    page = (REPOSITORY / "docs" / "cluster.md").read_text(encoding="utf-8")
+    commands = page.partition("**Without this repository**")[2].partition("\n## ")[0]
+    # Of a Deployment; asked for by name.
+    apart = {"replicaset", "persistentvolumeclaim"}
+    named = {
+        word.partition(".")[0].removesuffix("s")
+        for word in re.findall(r"[\w.]+", commands)
+    }
+    kinds = {kind.kind.lower() for kind in teardown.KINDS} - apart
+    assert {kind.removesuffix("s") for kind in kinds} <= named
 
 
 def test_namespaces_stay() -> None:

@@ -13,10 +13,12 @@ from typing import Any
 from kveval.campaign.geometry import Geometry
 from kveval.campaign.random_model import write_served
 from kveval.campaign.site import Cluster
+from kveval.campaign.sizing import GIB, weight_bytes
 from kveval.campaign.specification import DeploymentSpec, SidecarSpec, Specification
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.manifests.requirements import quantity
 from kveval.engines.kubernetes.manifests.templates import documents
 from kveval.engines.kubernetes.wait.diagnosis import Patience
 from kveval.stacks.model_server import ModelServer
@@ -34,6 +36,7 @@ LOAD_FOLDER = "/kveval/load"
 LOAD_FILES = "/kveval/load-files"
 """Folder in a load generator's pod with its compressed input files."""
 LOOPBACK = "127.0.0.1"
+_SERVER_DISK_BYTES = 4 * GIB
 HOME_ENV: Mapping[str, str] = MappingProxyType(
     {"HOME": "/home/kveval", "USER": "kveval"}
 )
@@ -80,21 +83,23 @@ class RenderContext:
 
     def labels(self, component: str) -> dict[str, str]:
         """Return the labels of the cell's objects; for storage, those of the campaign."""
-        if component == "storage":
-            return names.labels(self.campaign, "", None, "", component)
-        return names.labels(
+        own = names.labels(
             self.campaign, self.cell, self.run, self.measurement, component
         )
+        if component == "storage":
+            own = names.labels(self.campaign, "", None, "", component)
+        return {**self.site.labels, **own}
+
+    @property
+    def run_labels(self) -> dict[str, str]:
+        """The labels that select all pods of the run."""
+        keys = [f"{names.PREFIX}/{part}" for part in ("campaign", "cell", "run")]
+        labels = self.labels("")
+        return {key: labels[key] for key in keys}
 
     def pod_labels(self, component: str) -> dict[str, str]:
         """Return the labels that select the cell's pods of a component."""
-        keys = [
-            f"{names.PREFIX}/{part}"
-            for part in ("campaign", "cell", "run", "component")
-        ]
-        return {
-            key: value for key, value in self.labels(component).items() if key in keys
-        }
+        return {**self.run_labels, f"{names.PREFIX}/component": component}
 
     def metadata(self, component: str, name: str | None = None) -> dict[str, Any]:
         """Return an object's metadata, with the cell's path in full."""
@@ -115,7 +120,8 @@ class RenderContext:
             **self.site.annotations_of(component),
         }
         return {
-            "labels": {**labels, **self.labels(component)},
+            # Other programs find pods by `labels`: they are not the site's to change.
+            "labels": {**labels, **self.labels(component), **labels},
             "annotations": annotations,
         }
 
@@ -204,6 +210,16 @@ class RenderContext:
             if self.deployment.gpus
             else {}
         )
+
+    @property
+    def disk_bytes(self) -> int:
+        """Bytes that a server writes to its node's disk: logs and compiled code, weights and files that have no volume."""
+        model, size = self.specification.model, _SERVER_DISK_BYTES
+        if self.model_claim is None and not self.specification.miniature:
+            size += weight_bytes(model.geometry, model.quantization, model.dtype)
+        if self.deployment.file_medium == "node":
+            size += int(quantity(self.site.file_volume.size))
+        return size
 
     @property
     def start_seconds(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kveval.campaign.site import Cluster
+from kveval.engines.kubernetes.manifests.recorder import INSTALLED
 from kveval.engines.kubernetes.manifests.templates import filled
 
 ACCOUNT = "kveval-workflow"
@@ -86,6 +87,12 @@ _IN_NAMESPACE = (
     ("", "services", MAKE, "the servers' addresses"),
     ("", "configmaps", MAKE, "the endpoint picker's configuration; a miniature"),
     ("", "persistentvolumeclaims", MAKE, "the volume for weights"),
+    (
+        "networking.k8s.io",
+        "networkpolicies",
+        MAKE,
+        "keeping other pods from servers and stores",
+    ),
     ("apps", "deployments", MAKE, "the servers"),
     ("apps", "replicasets", LOOK, "following a rollout"),
     (
@@ -122,15 +129,19 @@ _WITH_GATEWAY = (
         for resource in ("inferenceobjectives", "inferencemodelrewrites")
     ),
 )
-_IN_PCP_NAMESPACE = (
-    ("apps", "daemonsets", MAKE, "the recorder"),
-    ("batch", "jobs", MAKE, "the automatic removal of the recorder"),
+_OF_RECORDER = (
     (
         "coordination.k8s.io",
         "leases",
         (*MAKE, "update"),
         "which campaign measures on which nodes",
     ),
+    ("", "pods/log", ("get",), "the cause of a failure, in its message"),
+    ("", "events", LOOK, "the cause of a failure, in its message"),
+)
+_OF_OWN_RECORDER = (
+    ("apps", "daemonsets", MAKE, "the recorder"),
+    ("batch", "jobs", MAKE, "the automatic removal of the recorder"),
     ("", "configmaps", MAKE, "what the recorder reads"),
     (
         "",
@@ -138,14 +149,18 @@ _IN_PCP_NAMESPACE = (
         (*LOOK, "create", "delete"),
         "the recorder's pods, and the doctor's trial of them",
     ),
-    ("", "pods/log", ("get",), "the cause of a failure, in its message"),
     (
         "",
         "pods/exec",
         ("get", "create"),
         "starting, stopping and collecting a recording",
     ),
-    ("", "events", LOOK, "the cause of a failure, in its message"),
+)
+# Nothing by which the account could run a program of its own where pods are privileged.
+_OF_INSTALLED_RECORDER = (
+    ("", "pods", LOOK, "the recorder's pods"),
+    ("", "pods/proxy", ("create",), "starting, stopping and collecting a recording"),
+    ("", "secrets", ("get",), "the key that the recorder asks for", (INSTALLED,)),
 )
 
 
@@ -190,7 +205,8 @@ def permissions(site: Cluster) -> tuple[Permission, ...]:
             )
         why = "the Gateway's provider: some need additional documents"
         table.append(Permission("cluster", GATEWAY_GROUP, "gatewayclasses", _READ, why))
-    table += [Permission("pcp_namespace", *row) for row in _IN_PCP_NAMESPACE]
+    recorder = _OF_INSTALLED_RECORDER if site.recorder.installed else _OF_OWN_RECORDER
+    table += [Permission("pcp_namespace", *row) for row in (*_OF_RECORDER, *recorder)]
     why = "the hardware that was measured; GPUs and memory for the campaign"
     table.append(Permission("cluster", "", "nodes", _READ, why))
     why = "the doctor checks the classes"

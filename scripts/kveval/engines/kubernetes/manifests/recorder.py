@@ -1,14 +1,24 @@
 """The recorder of a campaign: PCP beside its servers, with its configuration of endpoints and logged metrics."""
 
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
 from kveval.campaign.site import Cluster
+from kveval.engines import merge_metrics
+from kveval.engines.kubernetes import recorder_agent, recorder_scripts
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.manifests.lifetime import owner_job
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS, documents
 from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS, log_block
 from kveval.stacks.picker import Picker
 from kveval.stacks.registry import SERVERS, SIDECARS
 
 COMPONENT = "recorder"
+INSTALLED = "kveval-recorder"
+"""Name of a recorder that an administrator installs, and of the Secret with its key."""
 CONTAINER = "pmcd"
 STATE = "/var/lib/kveval"
 """Writable folder of the container, on the node's disk."""
@@ -45,35 +55,112 @@ def logged_groups() -> dict[str, str]:
     return {**groups, "access": "[access]\ndisallow * : all;\n"}
 
 
-def recorder_name(campaign: str) -> str:
+def full_name(campaign: str, site: Cluster) -> str:
+    """Return the campaign's name in the recorder's namespace, which campaigns of several namespaces share."""
+    return f"{site.namespace}/{campaign}"
+
+
+def recorder_name(campaign: str, site: Cluster) -> str:
     """Return the name of the campaign's DaemonSet."""
-    return names.object_name("", None, COMPONENT, campaign)
+    return names.object_name("", None, COMPONENT, full_name(campaign, site))
 
 
-def recorder_labels(campaign: str) -> dict[str, str]:
+def recorder_labels(campaign: str, site: Cluster) -> dict[str, str]:
     """Return the labels of all objects of the campaign's recorder."""
-    return names.labels(campaign, "", None, "", COMPONENT)
+    own = names.labels(full_name(campaign, site), "", None, "", COMPONENT)
+    return {**site.labels, **own}
+
+
+def recorder_selector(campaign: str, site: Cluster) -> str:
+    """Return the label selector of the campaign's recorder."""
+    return names.selector(full_name(campaign, site), component=COMPONENT)
+
+
+def campaign_selectors(campaign: str, site: Cluster) -> dict[str, str]:
+    """Return the namespaces of a campaign -> the label selector of all that is the campaign's there."""
+    return {
+        site.namespace: names.selector(campaign),
+        site.pcp_namespace: names.selector(full_name(campaign, site)),
+    }
+
+
+def recorder_lifetime(campaign: str, site: Cluster) -> Document:
+    """Return the Job that owns the campaign's recorder."""
+    name, labels = recorder_name(campaign, site), recorder_labels(campaign, site)
+    return owner_job(site, site.pcp_namespace, name, labels)
 
 
 def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
-    """Return the documents of a campaign's recorder: namespace, one pod per node that serves, endpoints, metrics."""
-    labels = recorder_labels(campaign)
+    """Return the documents of a campaign's recorder: namespace, one pod per node that serves, endpoints, metrics.
+
+    There are none where an administrator has installed one.
+    """
+    if site.recorder.installed:
+        return ()
+    labels = recorder_labels(campaign, site)
     selector = {
         key: labels[key]
         for key in (f"{names.PREFIX}/campaign", f"{names.PREFIX}/component")
     }
+    of_run = names.labels(campaign, "", None, "", COMPONENT)
+    servers = {
+        f"{names.PREFIX}/campaign": of_run[f"{names.PREFIX}/campaign"],
+        f"{names.PREFIX}/component": "model-server",
+    }
+    name = recorder_name(campaign, site)
+    return _recorder(site, name, labels, selector, servers)
+
+
+def recorder_with_lifetime(campaign: str, site: Cluster) -> tuple[Document, ...]:
+    """Return the documents of a campaign's recorder and the Job that owns them; none of an installed one."""
+    recorder = recording_documents(campaign, site)
+    return (recorder_lifetime(campaign, site), *recorder) if recorder else ()
+
+
+def installed_documents(site: Cluster) -> tuple[Document, ...]:
+    """Return the documents of a recorder for an administrator to install, which all campaigns may use."""
+    selector = {names.NAME: INSTALLED}
+    scripts = {name: text for text, name in recorder_scripts.NAMES.items()}
+    files = {
+        "agent.py": Path(recorder_agent.__file__).read_text(encoding="utf-8"),
+        "merge.py": Path(merge_metrics.__file__).read_text(encoding="utf-8"),
+        "scripts.json": json.dumps(scripts),
+    }
+    _, *own = _recorder(
+        site, INSTALLED, {**site.labels, **selector}, selector, {}, files
+    )
+    return tuple(own)
+
+
+def _recorder(
+    site: Cluster,
+    name: str,
+    labels: Mapping[str, str],
+    selector: Mapping[str, str],
+    servers: Mapping[str, str],
+    files: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[Document, ...]:
+    """Return the documents of a recorder.
+
+    `servers`: the labels of the servers beside which it runs, none for every node; `files`: of what answers in the place
+    of commands in it, if something does.
+    """
+    start = (MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8")
     return documents(
         "recorder.yaml.j2",
         site=site,
-        name=recorder_name(campaign),
+        name=name,
         labels=labels,
         selector=selector,
-        servers=selector | {f"{names.PREFIX}/component": "model-server"},
+        servers=servers,
         annotations=UNCONFINED | site.annotations_of(COMPONENT),
-        start=(MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8"),
+        files={"start-pmcd.sh": start, **files},
         sources={
-            f"{name}.url": f"{url}\n" for name, url in site.recorder.sources.items()
+            f"{source}.url": f"{url}\n" for source, url in site.recorder.sources.items()
         },
         groups=logged_groups(),
-        pcp=f"{STATE}/pcp",
+        state=STATE,
+        configuration=CONFIGURATION,
+        installed=bool(files),
+        port=recorder_agent.PORT,
     )

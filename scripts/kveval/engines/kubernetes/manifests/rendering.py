@@ -16,9 +16,8 @@ from kveval.engines.kubernetes.manifests.context import (
     MODEL_FOLDER,
     RenderContext,
 )
-from kveval.engines.kubernetes.manifests.recorder import recording_documents
+from kveval.engines.kubernetes.manifests.network import network
 from kveval.engines.kubernetes.manifests.router import PROXY_PORT, router
-from kveval.engines.kubernetes.manifests.templates import to_text
 from kveval.load import guidellm as load
 from kveval.stacks.registry import SIDECARS
 
@@ -57,11 +56,14 @@ def storage(context: RenderContext) -> tuple[Document, ...]:
 
 
 def serving(context: RenderContext) -> tuple[Document, ...]:
-    """Return the documents of the servers of one run and of their routing. Raises ManifestError for a bad template."""
+    """Return the documents of one run's servers, their routing and who may reach them. Raises ManifestError."""
     documents = [
-        document
-        for sidecar in context.sidecar_programs(in_server_pod=False)
-        for document in context.documents("sidecar", sidecar=sidecar)
+        *network(context),
+        *(
+            document
+            for sidecar in context.sidecar_programs(in_server_pod=False)
+            for document in context.documents("sidecar", sidecar=sidecar)
+        ),
     ]
     if context.deployment.route != "service":
         documents += router(context)
@@ -156,30 +158,3 @@ def load_command(context: RenderContext, level: load.Level, url: str) -> list[st
 def download_job(context: RenderContext) -> Document:
     """Return the Job that downloads the model's weights into the model cache."""
     return context.documents("download-job")[0]
-
-
-def preview_text(specification: Specification, site: Cluster, campaign: str) -> str:
-    """Return the documents of a cell's first run and its measurement id, as YAML with a heading for each part."""
-    context = context_of(specification, site, 1, campaign)
-    level = load.levels_of(specification.workload, 1)[0]
-    # Only the cluster knows the address of a Gateway.
-    command = load_command(
-        context, level, target_url(context) or "http://ADDRESS-OF-THE-GATEWAY"
-    )
-    parts: dict[str, tuple[Document, ...]] = {
-        "Kept between cells": storage(context),
-        "Fetches the weights, once": (download_job(context),)
-        if context.model_claim
-        else (),
-        "What serves": serving(context),
-        "The load of the first level; every level has such a Job": load_job(
-            context, level.index, command, {}
-        ),
-        "The recorder, shared by all cells": recording_documents(campaign, site),
-    }
-    head = f"# {context.cell}: measurement {context.measurement}, as run 1 of campaign {campaign} would be deployed.\n"
-    return head + "".join(
-        f"---\n# {title}.\n{to_text(documents)}"
-        for title, documents in parts.items()
-        if documents
-    )

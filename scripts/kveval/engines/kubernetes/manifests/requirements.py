@@ -59,6 +59,9 @@ def _pods_of(document: Mapping[str, Any]) -> PodNeed | None:
     template = document if kind == "Pod" else spec.get("template")
     if not isinstance(template, Mapping) or "spec" not in template:
         return None
+    if spec.get("parallelism") == 0:
+        # A Job by which a run ends: it makes no pod.
+        return None
     pod = template["spec"]
     copies = {"DaemonSet": 0, "Pod": 1, "Job": spec.get("parallelism", 1)}.get(
         kind, spec.get("replicas", 1)

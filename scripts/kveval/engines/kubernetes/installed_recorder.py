@@ -1,0 +1,128 @@
+"""A recorder that an administrator has installed: its pods are asked by HTTP, and never run a command of the account's.
+
+So the account needs no right to make pods, or to run commands, where pods are privileged.
+"""
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from kveval.engines.kubernetes import recorder_agent, recorder_scripts
+from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.exec import Executed
+from kveval.engines.kubernetes.api.kinds import POD, SECRET, Document
+from kveval.engines.kubernetes.api.names import NAME
+from kveval.engines.kubernetes.manifests.context import RunContext
+from kveval.engines.kubernetes.manifests.recorder import INSTALLED
+from kveval.engines.kubernetes.pods import direct_url
+from kveval.engines.kubernetes.wait.diagnosis import is_ready
+from kveval.host.http import HttpError, fetch
+
+_ANSWER_S = 150.0
+_POLL_S = 2.0
+_COMMAND = "python scripts/print_permissions.py CAMPAIGN.yaml site=FILE recorder | kubectl apply -f -"
+
+
+@dataclass
+class InstalledRecorder:
+    """The recorder's pod on a node, as one run asks it; `mark`: the name of the run's recording."""
+
+    context: RunContext
+    pod: Document
+    mark: str
+    _key: bytes = b""
+
+    def run(self, script: str, arguments: Sequence[str]) -> Executed:
+        """Have one of the recorder's scripts run. Raises ClusterError."""
+        name = recorder_scripts.NAMES[script]
+        # What an administrator has given it.
+        own = arguments[1:] if name in ("sources", "start") else arguments
+        return self._asked(name, own)
+
+    def bring(self, target: Path) -> None:
+        """Copy the recording's files to a folder. Raises ClusterError."""
+        for path, size, sha256 in json.loads(self._asked("files").stdout):
+            place = PurePosixPath(path)
+            if place.is_absolute() or ".." in place.parts:
+                raise ClusterError(f"unexpected file {path!r} of a recording")
+            final, digest, here = target / path, hashlib.sha256(), 0
+            final.parent.mkdir(parents=True, exist_ok=True)
+            with final.open("wb") as sink:
+                while here < size:
+                    content = self._asked("piece", [path, str(here)]).stdout
+                    if not content:
+                        break
+                    sink.write(content)
+                    digest.update(content)
+                    here += len(content)
+            if digest.hexdigest() != sha256:
+                raise ClusterError(f"{path} of recording {self.mark} arrived altered")
+
+    def _asked(self, script: str, arguments: Sequence[str] = ()) -> Executed:
+        api, metadata = self.context.api, self.pod["metadata"]
+        namespace, name = self.context.site.pcp_namespace, str(metadata["name"])
+        self._key = self._key or key_of(self.context)
+        request = {
+            "script": script,
+            "mark": self.mark,
+            "arguments": list(arguments),
+            "time": api.now().timestamp(),
+        }
+        body = recorder_agent.signed(self._key, request)
+        target = f"{POD.path(namespace, f'{name}:{recorder_agent.PORT}')}/proxy/"
+        if direct := direct_url(self.context, recorder_agent.PORT):
+            try:
+                content = fetch(direct, method="POST", body=body, timeout_s=_ANSWER_S)
+            except HttpError as error:
+                raise ClusterError(str(error)) from error
+        else:
+            content = api.of_pod(
+                namespace,
+                name,
+                lambda: api.once("POST", target, body=body, timeout_s=_ANSWER_S),
+            ).body
+        answer = json.loads(content)
+        return Executed(
+            base64.b64decode(answer["stdout"]),
+            base64.b64decode(answer["stderr"]),
+            int(answer["returncode"]),
+        )
+
+
+def key_of(context: RunContext) -> bytes:
+    """Return the key that the recorder and the account have. Raises ClusterError."""
+    namespace = context.site.pcp_namespace
+    secret = context.api.read(SECRET, INSTALLED, namespace)
+    if secret is None or "key" not in (secret.get("data") or {}):
+        raise ClusterError(
+            f"there is no Secret {namespace}/{INSTALLED} with a key: docs/cluster-site.md, The account, says how to make it"
+        )
+    return base64.b64decode(secret["data"]["key"]).strip()
+
+
+def installed_pods(
+    context: RunContext, nodes: Sequence[str], limit_s: float
+) -> list[Document]:
+    """Return the recorder's ready pods on `nodes`, in their order, once there are some: on a new node they take a while.
+
+    Raises ClusterError after `limit_s` seconds.
+    """
+    namespace, deadline = context.site.pcp_namespace, time.monotonic() + limit_s
+    while True:
+        pods = context.api.list(POD, namespace, f"{NAME}={INSTALLED}")
+        ready = {str(pod["spec"].get("nodeName")): pod for pod in pods if is_ready(pod)}
+        lacking = [node for node in nodes if node not in ready]
+        if not lacking:
+            return [ready[node] for node in nodes]
+        if time.monotonic() > deadline:
+            raise ClusterError(
+                f"the recorder that is installed in {namespace} has no ready pod on {', '.join(lacking)} after"
+                f" {limit_s:.0f} s: do its node_selector and tolerations match? An administrator installs it by {_COMMAND}",
+                code="recorder_missing",
+                nodes=lacking,
+            )
+        time.sleep(_POLL_S)
