@@ -100,7 +100,7 @@ def matches(script: str, words: Sequence[str]) -> bool:
 
 
 class Agent:
-    """What is answered to requests.
+    """Answers to requests.
 
     `scripts`: the text of each script by name; `given`: what an administrator gives a script as its first argument;
     `root`: the folder of all recordings.
