@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -113,6 +114,9 @@ def stage(leak: ReportedLeak, name: str) -> str:
     return text if of_leak.excess_points is None else f"**{text}**"
 
 
+_BEGINS_A_BLOCK = re.compile(r"^([#>|`~+*<-])")
+
+
 @dataclass(frozen=True)
 class Description:
     """A campaign's description by its author: running text, and remarks on runs that were not measured for it."""
@@ -126,7 +130,9 @@ def description(text: str) -> Description:
     lines = text.splitlines()
     remarks = [line.removeprefix("- ") for line in lines if line.startswith("- ")]
     rest = [line for line in lines if not line.startswith("- ")]
-    return Description(" ".join(" ".join(rest).split()), remarks)
+    running = " ".join(" ".join(rest).split())
+    # What stands first would make a heading, a quotation, a table or code of it.
+    return Description(_BEGINS_A_BLOCK.sub(r"\\\1", running), remarks)
 
 
 def lines_of(text: str) -> list[str]:

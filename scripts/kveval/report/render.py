@@ -30,6 +30,8 @@ WIDEST = 8
 """The most columns that fit on a page."""
 # Between the cells of a row, and of a header, in templates.
 _BETWEEN = "¦"
+_FENCE = "```"
+_BLANKS = re.compile(r"(?<=[^|\s])\s{2,}(?=[^|\s])")
 _MARK = re.compile(r" ?\{\.\w+\}")
 _TO_SECTION = re.compile(r"\]\(#([\w-]+)\)")
 _HEADING = re.compile(r"^#+ (.*)$|^<details><summary>(.*)</summary>$", re.MULTILINE)
@@ -187,24 +189,22 @@ def laid_out(text: str) -> str:
     in_code = False
     for raw in text.splitlines():
         line = raw.strip()
-        # Within a sentence, {% if %} may leave several blanks; a blank cell is two of them.
-        line = re.sub(r"(?<=[^|\s])\s{2,}(?=[^|\s])", " ", line)
-        if in_code or line.startswith("```"):
-            if not in_code:
-                blocks.append([])
-            blocks[-1].append(raw if in_code else line)
-            if line.startswith("```"):
-                in_code = not in_code
-                if not in_code:
-                    blocks.append([])
-            continue
         block = blocks[-1]
-        if not line:
+        if line == _FENCE:
+            in_code = not in_code
+            if in_code:
+                blocks.append([line])
+            else:
+                block.append(line)
+                blocks.append([])
+        elif in_code:
+            block.append(raw)
+        elif not line:
             blocks.append([])
         elif not block and line.startswith("- ") and _is_list(blocks):
-            blocks.pop()
+            del blocks[-1]
             while not blocks[-1]:
-                blocks.pop()
+                del blocks[-1]
             blocks[-1].append(line)
         elif not block or line.startswith(("- ", "|")):
             block.append(line)
@@ -212,6 +212,9 @@ def laid_out(text: str) -> str:
             block[-1] += f" {line.removeprefix('> ')}"
         else:
             block[-1] += f" {line}"
+        if not in_code and blocks[-1]:
+            # Within a sentence, {% if %} may leave several blanks; a blank cell is two of them.
+            blocks[-1][-1] = _BLANKS.sub(" ", blocks[-1][-1])
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
 
@@ -222,7 +225,7 @@ def _is_list(blocks: Sequence[Sequence[str]]) -> bool:
 
 def code_block(text: str) -> str:
     """Return literal text, such as a command line; "" for none."""
-    return f"```\n{text}\n```" if text else ""
+    return f"{_FENCE}\n{text}\n{_FENCE}" if text else ""
 
 
 def table(
@@ -245,6 +248,10 @@ def table(
     titles = header.split(_BETWEEN) if isinstance(header, str) else header
     columns = [" ".join(title.split()) for title in titles]
     cells = [_cells(caller(row) if caller else row) for row in rows]
+    if any(len(row) != len(columns) for row in cells):
+        raise ValueError(
+            f"a row of the table {columns} has not one cell for each title"
+        )
     if drop_blank and cells:
         filled = [any(column) for column in zip(*cells, strict=True)]
         columns, *cells = ([*compress(row, filled)] for row in (columns, *cells))

@@ -119,6 +119,22 @@ def test_where_all_runs_were_disturbed_the_step_says_so() -> None:
     assert result.answer.next_steps[0].endswith("rests on disturbed runs alone.")
 
 
+def test_disturbed_runs_of_a_baseline_alone_are_said_without_an_effect() -> None:
+    facts = measured(levels_table(effects={"no-offload": 0.0}))
+    runs = [
+        msgspec.structs.replace(
+            run,
+            levels=[
+                msgspec.structs.replace(level, others_cpu_percent=60.0)
+                for level in run.levels
+            ],
+        )
+        for run in facts.runs
+    ]
+    result = result_of(plan(cells=[BASELINE]), replace(facts, runs=runs))
+    assert result.answer.next_steps[0].endswith("each, to make up for them.")
+
+
 def test_nothing_is_shown_to_be_better_is_no_arm_is_better() -> None:
     wide = first_screen(PLAN, crossing(0.1, 0.1, sd=0.3))
     assert "**no arm shown to be better**" in wide
