@@ -104,7 +104,7 @@ def recorder_deleted(job: Job, cluster: Cluster) -> None:
     (pod,) = [
         found
         for found in cluster.api.list(POD)
-        if found["metadata"]["name"].startswith("cluster-faults-recorder")
+        if "cluster-faults-recorder" in found["metadata"]["name"]
     ]
     cluster.api.delete(
         POD, pod["metadata"]["name"], pod["metadata"]["namespace"], grace_s=0
