@@ -75,7 +75,7 @@ def test_a_container_that_will_not_start(
     assert re.match(
         rf"Deployment {namespace}/server: {cause}: .* main of pod server-", str(error)
     )
-    assert "events of Deployment" in str(error)
+    assert "events of Deployment" in error.evidence
 
 
 def test_a_server_that_really_crashes_is_quoted(
@@ -92,7 +92,7 @@ def test_a_server_that_really_crashes_is_quoted(
         20.0,
     )
     assert error.cause in ("CrashLoopBackOff", "Error")
-    assert "  ValueError: No available memory for the cache blocks" in str(error)
+    assert "ValueError: No available memory for the cache blocks" in error.evidence
 
 
 def test_a_pod_that_no_node_takes_up(
@@ -245,7 +245,7 @@ def test_a_job_that_fails(
     )
     assert re.match(rf"Job {namespace}/load: Error: .* main of pod load-", str(error))
     assert "exit code 3" in str(error).splitlines()[0]
-    assert "  no such dataset" in str(error)
+    assert "no such dataset" in error.evidence
 
 
 def test_a_job_that_takes_too_long(

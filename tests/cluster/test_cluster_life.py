@@ -130,7 +130,7 @@ def test_what_nobody_prolongs_goes_by_itself_and_what_is_prolonged_stays(
     wait_until(
         lambda: not any(api.list(kind, namespace) for kind in kinds),
         "the end of all of it",
-        40.0,
+        120.0,
     )
     assert api.read(CONFIG_MAP, "shared", namespace) is not None
 

@@ -63,8 +63,8 @@ def edit(folder: Path, path: str) -> None:
     ("path", "planned"),
     [
         ("report/figures/effects.py", {"plot_effects", "write_report"}),
-        ("report/parts/words.py", {"write_report"}),
-        ("report/tables/guidance.py", {"write_report"}),
+        ("report/facts/caches.py", {"write_report"}),
+        ("report/templates/guidance.md.j2", {"write_report"}),
         ("tables/system/timelines.py", {"plot_recordings", "write_report"}),
         ("plugins/exports/llmd.py", {"export_benchmark_reports"}),
         (
