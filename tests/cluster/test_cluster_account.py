@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -128,7 +129,7 @@ def site(tmp_path_factory):
         ]
         for namespace, name in accounts:
             wait_until(
-                lambda: admin.read(SERVICE_ACCOUNT, name, namespace),  # noqa: B023
+                partial(admin.read, SERVICE_ACCOUNT, name, namespace),
                 f"account {namespace}/{name}",
             )
         wait_until(

@@ -1,6 +1,7 @@
 """A whole run with nothing but the rights that the account's manifest gives."""
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_a_run_needs_no_more_rights_than_the_manifest_gives_and_makes_what_the_p
         (PCP_NAMESPACE, "default"),
     ):
         wait_until(
-            lambda: admin.read(SERVICE_ACCOUNT, name, namespace),  # noqa: B023
+            partial(admin.read, SERVICE_ACCOUNT, name, namespace),
             f"account {namespace}/{name}",
         )
     site = Site(admin, tmp_path, cluster.testbed.kubeconfig)
@@ -113,7 +114,7 @@ def test_a_run_beside_an_installed_recorder_makes_no_pod_where_pods_are_privileg
     admin.apply([*yaml.safe_load_all(manifest(asked)), *installed])
     for place in (NAMESPACE, namespace):
         wait_until(
-            lambda: admin.read(SERVICE_ACCOUNT, "default", place),  # noqa: B023
+            partial(admin.read, SERVICE_ACCOUNT, "default", place),
             f"account of {place}",
         )
     site = Site(admin, tmp_path, cluster.testbed.kubeconfig)
@@ -146,7 +147,7 @@ def test_a_right_that_is_taken_away_in_a_level_is_named_with_what_is_left(
     )
     for namespace, name in ((NAMESPACE, ACCOUNT), (PCP_NAMESPACE, "default")):
         wait_until(
-            lambda: admin.read(SERVICE_ACCOUNT, name, namespace),  # noqa: B023
+            partial(admin.read, SERVICE_ACCOUNT, name, namespace),
             f"account {namespace}/{name}",
         )
     site = Site(admin, tmp_path, cluster.testbed.kubeconfig)

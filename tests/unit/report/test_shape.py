@@ -70,8 +70,11 @@ def test_an_arm_has_one_name(name: str) -> None:
 
 @given(st.integers(1, 30), st.integers(0, 12), st.integers(1, 3))
 def test_a_wide_table_loses_nothing(width: int, height: int, keys: int) -> None:
-    header = [f"h{at}" for at in range(width)]
-    rows = [[f"{row}:{at}" for at in range(width)] for row in range(height)]
+    columns = range(width)
+    header = [f"h{at}" for at in columns]
+    rows = []
+    for row in range(height):
+        rows.append([f"{row}:{at}" for at in columns])
     header[-1] += ":"
     parts = tables_in(table(rows, header, keys=keys))
     assert all(len(part.header) <= WIDEST for part in parts)

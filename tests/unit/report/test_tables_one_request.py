@@ -29,12 +29,10 @@ def run(cell: Cell, number: int, one_request: OneRequest | None) -> Run:
 
 def result(*runs: Run) -> CampaignResult:
     """The result of a campaign that has nothing else than the times of one request."""
-    cells = [
-        ReportedCell.model_construct(
-            **cell.row, runs=[run.measurement for run in runs if run.cell == cell]
-        )
-        for cell in (BASE, TIERED)
-    ]
+    cells = []
+    for cell in (BASE, TIERED):
+        measurements = [run.measurement for run in runs if run.cell == cell]
+        cells.append(ReportedCell.model_construct(**cell.row, runs=measurements))
     return CampaignResult.model_construct(
         workloads=[],
         common_levels={"m": None},
