@@ -153,6 +153,11 @@ class Chain:
     def pointer(self) -> Path:
         return self.folder / "measurement.json"
 
+    @property
+    def sent(self) -> Path:
+        """What the stand-in for GuideLLM makes once a request was answered."""
+        return self.environment / "bin" / "sent"
+
     def configure(self, **changes: Any) -> None:
         self.campaign = merged(self.campaign, changes)
 
@@ -192,6 +197,7 @@ class Chain:
 
     def start(self, prefix: list[str] | None = None) -> "Job":
         """Start the job; `prefix`: a program that starts it in turn."""
+        self.sent.unlink(missing_ok=True)
         errors = (self.folder / "stderr").open("wb")
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
@@ -297,10 +303,7 @@ class Job:
 
 
 def in_level(job: Job, count: int = 1) -> None:
-    """Wait until the level is under way: the generator has sent requests."""
+    """Wait until the level is under way: the generator has answers, and the watches saw them."""
     job.wait_for(rf"2 streams \(level 1 of {count}\)", PATIENCE_S)
-    job.wait_until(
-        lambda: re.search(r"/server/bin/guidellm\.py", " ".join(job.lines())),
-        PATIENCE_S,
-    )
+    job.wait_until(job.chain.sent.exists, PATIENCE_S)
     time.sleep(1.0)

@@ -1,6 +1,7 @@
 """A stand-in for GuideLLM 0.8.1: a closed loop of real requests for a fixed time, and a report in its schema.
 
-Standard library only. The file `fault` beside it, if there is one, says what goes wrong.
+Standard library only. The file `fault` beside it, if there is one, says what goes wrong; it makes the file `sent`
+once a request was answered.
 """
 
 import json
@@ -15,6 +16,7 @@ from pathlib import Path
 
 VERSION = "0.8.1"
 FAULT_FILE = Path(sys.argv[0]).with_name("fault")
+SENT_FILE = Path(sys.argv[0]).with_name("sent")
 
 
 def option(name: str) -> str:
@@ -51,6 +53,7 @@ def main() -> None:
                 with urllib.request.urlopen(request, timeout=60) as answer:
                     answer.read()
                 records.append((True, started, time.time()))
+                SENT_FILE.touch()
             except OSError:
                 records.append((False, started, time.time()))
                 time.sleep(0.02)
