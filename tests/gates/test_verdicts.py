@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 from tests.gates import golden
 from tests.gates.verdict_cases import CASES, Case
-from tests.support.report_text import part_of, result_of, text_of
+from tests.support.report_text import answer_in, part_of, result_of, text_of
 from tests.support.synthetic import BASELINES, METRICS, peaks_table, required_counters
 from tests.support.synthetic import runs as runs_of
 
@@ -101,7 +101,7 @@ def _report(result: CampaignResult, not_assessed_only: bool) -> str:
     not_assessed = part_of(text, "Not assessed")
     if not_assessed_only:
         return not_assessed
-    answer = result.answer
+    answer = answer_in(result)
     comparisons = [row.model_dump() for row in result.comparisons]
     numbers = json.dumps(comparisons, indent=1, ensure_ascii=False, allow_nan=False)
     parts = [

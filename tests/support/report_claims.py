@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.support.document_checks import Document, Percentage, judge_document
 from tests.support.markdown import fixed_fragments, parts_of
-from tests.support.report_text import part_of, tables_in
+from tests.support.report_text import answer_in, part_of, remedies_text, tables_in
 
 from kveval.report.data import numbers as numerals
 from kveval.report.data.campaign import Measured, ReportPlan
@@ -52,7 +52,7 @@ def judge_report(
     ]
     rows = measured.all_comparisons.to_dict("records")
     shown = [
-        *result.answer.sentences,
+        *answer_in(result).sentences,
         *(answer for question, answer in guidance if question == "which arm"),
     ]
     quoted = _sentences(*shown)
@@ -82,7 +82,7 @@ def judge_report(
         # Why something is not assessed is quoted from the comparison's own table.
         answers=[
             *(answer for _, answer in guidance),
-            *(gap.settled_by for gap in result.not_assessed),
+            *(remedies_text(gap.remedies) for gap in result.not_assessed),
         ],
         verdicts={**reasons, **{line: _verdicts_in(line) for line in quoted}},
         percentages=[

@@ -21,7 +21,7 @@ from kveval.report.render import (
     without_marks,
     written_files,
 )
-from kveval.report.result.model import CampaignResult, ReportedAnswer
+from kveval.report.result.model import CampaignResult, Remedy
 
 
 def result_of(
@@ -38,9 +38,36 @@ def result_of_whole() -> CampaignResult:
     return result_of(synthetic_campaign.plan(), synthetic_campaign.whole())
 
 
-def answer_of(plan: ReportPlan, measured: Measured) -> ReportedAnswer:
+@dataclass(frozen=True)
+class Answer:
+    """The first screen of a report: the question, the answer, what would make it more certain, and what to paste."""
+
+    question: str
+    sentences: Sequence[str]
+    next_steps: Sequence[str]
+    command: str
+
+
+def answer_in(result: CampaignResult) -> Answer:
+    """Return the answer of a result."""
+    rendering = Rendering(result)
+    return Answer(
+        rendering.plain_sentences("question.md.j2")[0],
+        rendering.plain_answer,
+        rendering.plain_sentences("steps.md.j2"),
+        result.steps[0].command if result.steps else "",
+    )
+
+
+def answer_of(plan: ReportPlan, measured: Measured) -> Answer:
     """Return the answer of a campaign."""
-    return result_of(plan, measured).answer
+    return answer_in(result_of(plan, measured))
+
+
+def remedies_text(remedies: Sequence[Remedy]) -> str:
+    """Return what would give a verdict, as a report says it."""
+    words: Any = environment().get_template("remedies.md.j2").module
+    return str(words.in_words(remedies))
 
 
 def whole_report(folder: Path) -> str:

@@ -25,7 +25,6 @@ from kveval.report.data.run_facts import (
 from kveval.report.data.vocabulary import verdict_of
 from kveval.report.facts.answer import answer_metric
 from kveval.report.figures.names import find_figure
-from kveval.report.render import Rendering, without_marks
 from kveval.report.result.basis import basis_of, findings_of
 from kveval.report.result.caches import (
     counter_results,
@@ -48,7 +47,6 @@ from kveval.report.result.model import (
     Latency,
     Peak,
     Prediction,
-    ReportedAnswer,
     ReportedCampaign,
     ReportedCell,
     ReportedComparison,
@@ -61,9 +59,10 @@ from kveval.report.result.model import (
     named_cells,
 )
 from kveval.report.result.next_steps import next_steps
-from kveval.report.result.not_assessed import gaps_of, is_open, next_step_for
+from kveval.report.result.not_assessed import gaps_of, is_open
 from kveval.report.result.origin import origin_of
 from kveval.report.result.pairs import listed_pairs
+from kveval.report.result.remedies import remedies_of
 from kveval.report.result.reuse import leak_results, reuse_results
 from kveval.report.result.runs import run_results
 from kveval.report.result.same_configurations import same_configurations
@@ -90,8 +89,6 @@ from kveval.verdict.findings import ground_codes, read_exclusions
 
 # A row of a table.
 Row = Mapping[Any, Any]
-# In the place of the answer, which is made of everything else in the result.
-_NOT_ANSWERED = ReportedAnswer(question="", sentences=[""], next_steps=[], command="")
 # What a comparison of two arms has that the campaign does not declare as a contrast.
 _UNDECLARED = {"family": "undeclared"}
 
@@ -102,38 +99,18 @@ def campaign_result(
     figures: Mapping[str, str],
     empty: Mapping[str, str],
 ) -> CampaignResult:
-    """Return what the campaign found, with the answer that follows from it.
+    """Return what the campaign found.
 
     `figures`: name -> path beside the report, `empty`: name -> reason, of figures with nothing to show. There is at
     least one run.
     """
-    measured_result = _without_answer(plan, measured, figures, empty)
-    steps = [*next_steps(plan, measured, answer_metric(measured_result))]
-    result = measured_result.model_copy(update={"steps": steps})
-    rendering = Rendering(result)
-    answer = ReportedAnswer(
-        question=rendering.sentences("question.md.j2")[0],
-        sentences=[*map(without_marks, rendering.answer())],
-        next_steps=[*map(without_marks, rendering.sentences("steps.md.j2"))],
-        command=steps[0].command if steps else "",
-    )
-    return result.model_copy(update={"answer": answer})
-
-
-def _without_answer(
-    plan: ReportPlan,
-    measured: Measured,
-    figures: Mapping[str, str],
-    empty: Mapping[str, str],
-) -> CampaignResult:
     versions = sorted(versions_by_tool(measured.runs).items())
     kept_means, kept_peak_means = (
         _kept_means(kept_runs(table))
         for table in (measured.comparison, measured.peak_comparison)
     )
     reuse = reuse_results(plan, measured)
-    return CampaignResult(
-        answer=_NOT_ANSWERED,
+    result = CampaignResult(
         steps=[],
         campaign=ReportedCampaign.model_validate(plan, from_attributes=True),
         origin=origin_of(plan, measured.runs),
@@ -191,6 +168,8 @@ def _without_answer(
         failed_transfers=[*failed_transfer_results(plan, measured)],
         searches=[*tried_levels(measured.pilots)],
     )
+    steps = next_steps(plan, measured, answer_metric(result))
+    return result.model_copy(update={"steps": [*steps]})
 
 
 def _method_hash(comparisons: pd.DataFrame) -> str | None:
@@ -248,11 +227,8 @@ def _figures(
     models = [cell.model for cell in plan.cells]
     parts = []
     for name, path in figures.items():
-        figure = find_figure(name, models)
-        if figure is not None:
-            part = ReportedFigure(
-                name=name, title=figure.title, path=path, empty=empty.get(name)
-            )
+        if find_figure(name, models) is not None:
+            part = ReportedFigure(name=name, path=path, empty=empty.get(name))
             parts.append(part)
     return parts
 
@@ -371,7 +347,7 @@ def _comparison(
             "effect_percent": _effect(row),
             "reason": text_or_blank(row["reason"]),
             "shown_verdict": verdict_of(row),
-            "next_step": next_step_for(plan, row) if is_open(row) else None,
+            "remedies": remedies_of(plan, row) if is_open(row) else [],
             "grounds": ground_codes(row),
             "exclusions": [
                 ReportedExclusion(**asdict(run)) for run in read_exclusions(row)

@@ -39,13 +39,17 @@ def summary_lines(folder: Path) -> list[str]:
     """
     if not (folder / MAIN).exists():
         return []
-    from kveval.report.result.model import ResultError, read_result  # noqa: PLC0415  (slow, not for plans)
+    # Slow, and not for plans.
+    from kveval.report.render import Rendering  # noqa: PLC0415
+    from kveval.report.result.model import ResultError, read_result  # noqa: PLC0415
 
     lines = []
     with suppress(ResultError, FileNotFoundError):
-        answer = read_result(folder / NUMBERS).answer
-        lines.append(f"Answer: {answer.sentences[0]}")
-        lines += [f"Next: {step}" for step in answer.next_steps[:1]]
+        rendering = Rendering(read_result(folder / NUMBERS))
+        lines.append(f"Answer: {rendering.plain_answer[0]}")
+        lines += [
+            f"Next: {step}" for step in rendering.plain_sentences("steps.md.j2")[:1]
+        ]
     return [*lines, f"Report: {folder / MAIN}"]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import jinja2
 
 from kveval.report.data.arm_links import anchor_of, plain_text
-from kveval.report.figures.names import FigureName, figures_of
+from kveval.report.figures.names import FigureName, figures_of, find_figure
 from kveval.report.files import APPENDICES, MAIN, REST
 from kveval.report.filters import FILTERS, FUNCTIONS, TESTS
 from kveval.report.result.model import CampaignResult
@@ -108,12 +108,26 @@ class Rendering:
         return [*sentences[: MOST_SENTENCES - 1], basis]
 
     @property
+    def plain_answer(self) -> list[str]:
+        """The answer without marks, for what is no page."""
+        return [*map(without_marks, self.answer())]
+
+    def plain_sentences(self, template: str) -> list[str]:
+        """Return the same as `sentences`, without marks."""
+        return [*map(without_marks, self.sentences(template))]
+
+    def _figure_title(self, name: str) -> str:
+        figure = find_figure(name, self.result.common_levels)
+        return figure.title if figure else name
+
+    @property
     def _variables(self) -> dict[str, Any]:
         return {
             "result": self.result,
             "level_unit": FUNCTIONS["level_unit_of"](self.result),
             "sentences": self.sentences,
             "answer_sentences": self.answer,
+            "figure_title": self._figure_title,
             "addresses": self.addresses,
         }
 

@@ -9,7 +9,7 @@ import math
 import msgspec
 import pytest
 from tests.support import synthetic_campaign as large
-from tests.support.report_text import answer_of, result_of
+from tests.support.report_text import Answer, answer_of, result_of
 from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
 
@@ -17,7 +17,6 @@ from kveval.report.data.campaign import Measured
 from kveval.report.facts.answer import answer_figure
 from kveval.report.facts.arms import TTFT
 from kveval.report.render import MOST_SENTENCES
-from kveval.report.result.model import ReportedAnswer
 from kveval.verdict import verdict_words as words
 from kveval.verdict.exclusions import Exclusion
 from kveval.verdict.findings import records_json
@@ -34,7 +33,7 @@ def changed(
     return dataclasses.replace(measured, comparison=table)
 
 
-def said(facts: Measured) -> ReportedAnswer:
+def said(facts: Measured) -> Answer:
     return answer_of(small.plan(), facts)
 
 

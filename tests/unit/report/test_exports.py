@@ -53,7 +53,6 @@ def test_a_report_as_json_is_valid_and_holds_every_cell_and_comparison(
     assert content["figures"] == [
         {
             "name": "pcp_lmcache",
-            "title": "What does LMCache count itself?",
             "path": "figures/pcp_lmcache.png",
             "empty": "x",
         }

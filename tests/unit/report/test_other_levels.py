@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from tests.support.report_text import result_of, table_of
+from tests.support.report_text import answer_in, result_of, table_of
 from tests.support.synthetic import levels_table
 from tests.unit.report.test_report import first_screen, measured, plan
 
@@ -110,13 +110,13 @@ def test_a_step_for_disturbed_runs_says_what_the_others_show() -> None:
     assert quiet.effect_percent.numbers[0] == pytest.approx(28, abs=2)
     assert (
         "Over the 2 undisturbed runs alone, native-offload 10K shows +2"
-        in (result.answer.next_steps[0])
+        in answer_in(result).next_steps[0]
     )
 
 
 def test_where_all_runs_were_disturbed_the_step_says_so() -> None:
     result = disturbed(crossing(0.25, 0.25), {1, 2, 3, 4, 5})
-    assert result.answer.next_steps[0].endswith("rests on disturbed runs alone.")
+    assert answer_in(result).next_steps[0].endswith("rests on disturbed runs alone.")
 
 
 def test_disturbed_runs_of_a_baseline_alone_are_said_without_an_effect() -> None:
@@ -132,7 +132,7 @@ def test_disturbed_runs_of_a_baseline_alone_are_said_without_an_effect() -> None
         for run in facts.runs
     ]
     result = result_of(plan(cells=[BASELINE]), replace(facts, runs=runs))
-    assert result.answer.next_steps[0].endswith("each, to make up for them.")
+    assert answer_in(result).next_steps[0].endswith("each, to make up for them.")
 
 
 def test_nothing_is_shown_to_be_better_is_no_arm_is_better() -> None:

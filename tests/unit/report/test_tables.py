@@ -14,7 +14,9 @@ from tests.support import synthetic_campaign as campaign
 from tests.support.described import vllm
 from tests.support.report_text import (
     Table,
+    answer_in,
     part_of,
+    remedies_text,
     result_of,
     result_of_whole,
     table_of,
@@ -34,8 +36,9 @@ from kveval.report.facts.arms import any_decided, arms_by_verdict
 from kveval.report.facts.system import gpu_metrics
 from kveval.report.result.checks import check_findings
 from kveval.report.result.model import CampaignResult
-from kveval.report.result.not_assessed import gaps_of, next_step_for
+from kveval.report.result.not_assessed import gaps_of
 from kveval.report.result.origin import origin_of
+from kveval.report.result.remedies import remedies_of
 from kveval.report.result.same_configurations import same_configurations
 from kveval.report.result.system import command_lines
 from kveval.store.run_file import SidecarRecord
@@ -199,7 +202,7 @@ def test_declared_contrasts_stand_with_the_comparisons_and_not_with_the_baseline
     assert row(table, f"{ONE.label} against {OTHER.label}", "Throughput", EFFECT)
     by_model = [part_of(text_of(each), "By model") for each in (result, declared)]
     assert by_model[0] == by_model[1]
-    assert declared.answer == result.answer
+    assert answer_in(declared) == answer_in(result)
     pairs = tables_by_model(part_of(text_of(declared), "Arms against each other"))
     assert row(pairs[ONE.model], ONE.label, OTHER.label, EFFECT, "**better**")
 
@@ -429,7 +432,9 @@ def test_a_pair_differs_in_one_thing(result: CampaignResult) -> None:
     described = [pair for pair in result.pairs if pair.family == "undeclared"]
     assert len(described) == len(without_verdict)
     assert {pair.grounds[0] for pair in described} == {UNDECLARED}
-    assert all("`contrasts`" in str(pair.next_step) for pair in described)
+    assert {remedies_text(pair.remedies).split("`")[1] for pair in described} == {
+        "contrasts"
+    }
 
 
 def test_guidance_reads_the_baselines_hit_rate(
@@ -445,22 +450,28 @@ def test_guidance_reads_the_baselines_hit_rate(
     )
 
 
+def not_assessed(plan: ReportPlan, measured: Measured) -> dict[str, str]:
+    """What has no verdict -> what would settle it, as a report lists it."""
+    table = table_of(result_of(plan, measured), "Not assessed")
+    return {what: settled for what, _, settled in table.rows}
+
+
 def test_what_is_open_comes_with_what_would_settle_it(
     plan: ReportPlan, measured: Measured
 ) -> None:
     single = campaign.measured(
         campaign.levels_table(campaign.cells(), runs=1, levels=LEVELS)
     )
-    gaps = gaps_of(plan, single, {})
-    assert any("the 2 missing runs, which" in gap.settled_by for gap in gaps)
+    gaps = not_assessed(plan, single)
+    assert any("the 2 missing runs, which" in settled for settled in gaps.values())
     once = dataclasses.replace(plan, runs=1)
     more = "2 more runs of each cell: `runs: 3`"
-    assert any(more in gap.settled_by for gap in gaps_of(once, single, {}))
+    assert any(more in settled for settled in not_assessed(once, single).values())
     pair = "lmcache-valkey against lmcache-redis"
     models = "Qwen3-0.6B, Qwen3-8B, Qwen3-14B, Qwen3-32B-AWQ"
     declare = "`contrasts: [[lmcache-valkey, lmcache-redis]]`"
     declarations = {
-        gap.what: gap.settled_by for gap in gaps if "`contrasts:" in gap.settled_by
+        what: settled for what, settled in gaps.items() if "`contrasts:" in settled
     }
     assert declarations[f"{pair}: {models}"].startswith(declare)
     # Sizes of one arm are compared without a declaration.
@@ -472,7 +483,7 @@ def test_what_is_open_comes_with_what_would_settle_it(
         and cell.cpu_blocks != 20_000
     ]
     few = campaign.measured(campaign.levels_table(only, levels=LEVELS))
-    absent = [gap.what for gap in gaps_of(campaign.plan(only), few, {})]
+    absent = not_assessed(campaign.plan(only), few)
     for what in ("Valkey", "native offload", "tier's size"):
         assert any(what in subject for subject in absent)
 
@@ -529,7 +540,7 @@ def test_a_reason_leads_to_what_removes_it(
     table = compare_all(levels, campaign.BASELINES).baseline
     (row,) = table[table["metric"] == metric].to_dict("records")
     plan = campaign.plan(runs=3, command="snakemake report")
-    assert next_step_for(plan, row).startswith(advice), row["reason"]
+    assert remedies_text(remedies_of(plan, row)).startswith(advice), row["reason"]
 
 
 def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None:
@@ -537,11 +548,11 @@ def test_no_runs_settle_the_throughput_of_an_open_loop(plan: ReportPlan) -> None
         rate_req_s=1.0
     )
     gaps = gaps_of(plan, campaign.measured(levels), {})
-    throughput = [gap for gap in gaps if REASONS["open_loop"].words in gap.why]
+    throughput = [gap for gap in gaps if REASONS["open_loop"].words in gap.reason]
     assert throughput
     for gap in throughput:
-        assert gap.quantities == ["Throughput"]
-        assert gap.settled_by.startswith("nothing: ")
+        assert gap.metrics == [THROUGHPUT]
+        assert remedies_text(gap.remedies).startswith("nothing: ")
 
 
 def test_cells_that_ran_the_same_are_named(
@@ -588,7 +599,7 @@ def test_any_subset_of_cells_makes_all_tables(
         for model, table in tables.items():
             rows += [(model, arm) for arm in table.column("arm")]
         assert sorted(rows) == names
-    missing = [gap for gap in result.not_assessed if gap.why == "not measured"]
+    missing = [gap for gap in result.not_assessed if gap.code == "no_run"]
     assert len(missing) == len(plan.cells) - len(keys)
     guidance = tables_in(part_of(text, "Deployment guidance"))
     assert len(guidance) == len({cell.model for cell in keys})

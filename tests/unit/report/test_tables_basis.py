@@ -1,7 +1,7 @@
 """What each verdict rests on, and what qualifies it, as the report shows them."""
 
 import pandas as pd
-from tests.support.report_text import result_of, table_of
+from tests.support.report_text import answer_in, remedies_text, result_of, table_of
 from tests.support.synthetic_campaign import cells, levels_table, measured, plan
 
 from kveval.report.result.model import CampaignResult
@@ -32,7 +32,11 @@ def test_what_refuses_is_bold_and_has_a_step_that_would_do_away_with_it() -> Non
     )
     work = cell_of(arm, "same work", "What each verdict rests on", content)
     assert work == "**output tokens of a request 32 against 64**"
-    steps = [gap.settled_by for gap in content.not_assessed if arm in gap.what]
+    steps = [
+        remedies_text(gap.remedies)
+        for gap in content.not_assessed
+        if arm in [compared.cell.label for compared in gap.cells]
+    ]
     assert "one workload for both" in steps
 
 
@@ -47,5 +51,5 @@ def test_what_qualifies_is_in_italics_and_beside_the_verdict_wherever_it_is_show
     assert "*other build*; one kind of machine" in machine
     verdict = cell_of(arm, "verdict", MODEL, content)
     assert verdict.startswith("**worse**, ") and "other build" in verdict
-    said = next(line for line in content.answer.sentences if f"{arm} -" in line)
+    said = next(line for line in answer_in(content).sentences if f"{arm} -" in line)
     assert "other build" in said

@@ -2,12 +2,12 @@
 
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.report_text import tables_in
+from tests.support.report_text import answer_in, result_of, tables_in
 from tests.unit.report.test_report_claims import CAMPAIGNS
 from tests.unit.report.test_tables_predicted import PREDICTED
 from tests.unit.report.test_value import campaign as value_campaign
@@ -108,7 +108,7 @@ def test_a_reader_of_report_json_prints_the_same_report(
     for file, text in files.items():
         assert (tmp_path / file).read_text(encoding="utf-8") == text
     report = "\n".join(files.values())
-    answer, body = result.answer, in_one_file(report)
+    answer, body = answer_in(result), in_one_file(report)
     sentences = (answer.question, *answer.sentences, *answer.next_steps)
     assert [sentence for sentence in sentences if sentence not in body] == []
     for campaign, texts in OF_CAMPAIGN.items():
@@ -121,3 +121,31 @@ def test_a_reader_of_report_json_prints_the_same_report(
 def in_one_file(text: str) -> str:
     """A report with its links to sections as they are where all are in one file."""
     return re.sub(r"\]\([^()#]+#", "](#", text)
+
+
+# What is no sentence of a report: what users, logs and catalogues say, and findings, whose words stand beside their rules.
+QUOTED = re.compile(
+    r"campaign\.(title|description)|.*\bcommand|.*command_lines\.\*|cells\.\*\.missing|missing_runs\.\*\.reason"
+    r"|known_defects\.\*\.\w+|metrics\.\w+\.title|(hardware|workloads)\..*|origin\.(machines|images)\.\*|figures\.\*\.empty"
+    r"|one_request\.\*\.reason|leaks\.\*\.facts\.reason|checks\.\*\.(message|facts.*)|not_assessed\.\*\.reason"
+    r"|(comparisons|peak_comparisons|pairs)\.\*\.(reason|qualifier|basis\.\w+|(findings|exclusions)\.\*\.facts.*)"
+)
+
+
+@pytest.mark.parametrize("name", [*CAMPAIGNS, "goodput"])
+def test_report_json_has_no_sentence_of_the_report(name: str) -> None:
+    result = result_of(*campaign_of(name)).model_dump(mode="json")
+    long = {place: text for place, text in texts_in(result) if len(text.split()) > 8}
+    assert {place for place in long if not QUOTED.fullmatch(place)} == set()
+
+
+def texts_in(value: object, place: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the texts below a value of a JSON document with their place; `*` stands for the items of a list."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, part in value.items():
+            yield from texts_in(part, f"{place}.{name}".strip("."))
+    elif isinstance(value, list):
+        for part in value:
+            yield from texts_in(part, f"{place}.*")

@@ -7,7 +7,7 @@ import dataclasses
 
 import pandas as pd
 import pytest
-from tests.support.report_text import answer_of, result_of, tables_in
+from tests.support.report_text import answer_in, answer_of, result_of, tables_in
 from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
 from tests.unit.report.test_tables_predicted import PREDICTED
@@ -91,7 +91,7 @@ def test_where_nothing_is_better_the_tile_says_so_or_which_arm_answers_sooner(
     assert value.startswith(f"**{stated}")
     sooner = stated == "no arm shown to deliver more"
     assert ["ms** {.better}; better: " in text for text in latency] == [True] * sooner
-    said = " ".join(result.answer.sentences)
+    said = " ".join(answer_in(result).sentences)
     assert (" answered sooner: its median TTFT was shorter, " in said) == sooner
 
 

@@ -26,7 +26,8 @@ from tests.unit.verdict.test_attacks_runs import (
     without,
 )
 
-from kveval.report.result.not_assessed import _STEP_FOR_CAUSE, next_step_for
+from kveval.report.result.model import Remedy
+from kveval.report.result.remedies import _OF_CAUSE, remedies_of
 from kveval.tables.levels.checks_import import no_reuse, saturated_open_loop
 from kveval.tables.levels.outcomes import LEVEL_FAILED
 from kveval.verdict import verdict_words as words
@@ -149,7 +150,7 @@ def test_every_code_has_the_words_that_its_meaning_needs() -> None:
 
 def test_a_step_is_for_a_code_or_a_check() -> None:
     checks = {no_reuse.name, saturated_open_loop.name}
-    assert _STEP_FOR_CAUSE.keys() - checks <= CODES.keys() | REASONS.keys()
+    assert _OF_CAUSE.keys() - checks <= CODES.keys() | REASONS.keys()
 
 
 @pytest.mark.parametrize(
@@ -173,9 +174,9 @@ def test_the_next_step_follows_codes_whatever_the_words(
     row = judged(with_values(levels, ARM, RUNS, **changes)).to_dict()
     texts = [name for name in row if name == "reason" or name.startswith("basis_")]
     without_words = row | dict.fromkeys(texts, "-")
-    step = next_step_for(large.plan(), row)
-    assert step == next_step_for(large.plan(), without_words)
-    assert step != "see the reason"
+    remedies = remedies_of(large.plan(), row)
+    assert remedies == remedies_of(large.plan(), without_words)
+    assert remedies != [Remedy(code="see_reason")]
 
 
 def test_runs_of_another_time_are_named_unless_the_comparison_is_refused() -> None:

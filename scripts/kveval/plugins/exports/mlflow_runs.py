@@ -28,6 +28,7 @@ from kveval.report.data.run_facts import (
     tier_size,
     tier_size_text,
 )
+from kveval.report.render import Rendering
 from kveval.report.result.model import CampaignResult, read_result
 from kveval.stacks.registry import IMPORTED_SERVER, find_server, server_version
 from kveval.store.run_file import Run, collected_runs
@@ -212,7 +213,8 @@ def _report_runs(
     measured: Sequence[MlflowRun],
 ) -> Iterator[MlflowRun]:
     """Yield a run with the report for each experiment, as its runs may be of several versions or machines."""
-    campaign, answer = result.campaign, result.answer
+    campaign, rendering = result.campaign, Rendering(result)
+    question = rendering.plain_sentences("question.md.j2")
     files = [
         (path, path.parent.relative_to(results).as_posix().strip("."))
         for pattern in _FILES
@@ -230,7 +232,7 @@ def _report_runs(
                 "kveval.campaign": campaign.name,
                 # MLflow shows this as the run's description.
                 "mlflow.note.content": "\n\n".join(
-                    [answer.question, *answer.sentences]
+                    [*question, *rendering.plain_answer]
                 ),
             },
             parameters=dict(_flat(campaign.model_dump())),

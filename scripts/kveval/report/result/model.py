@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic.json_schema import SkipJsonSchema
 
 from kveval.campaign.cell import Cell, arm_label
 from kveval.campaign.size import Size
@@ -95,14 +94,13 @@ class ReportedInterval(ResultPart):
         return or_nan(self.value), or_nan(self.low), or_nan(self.high)
 
 
-class ReportedAnswer(ResultPart):
-    """The first screen of REPORT.md: the question, the answer, and steps to make it more certain."""
+class Remedy(ResultPart):
+    """What would give a verdict; its sentence is in templates/remedies.md.j2."""
 
-    question: str
-    sentences: Annotated[list[str], Field(min_length=1, max_length=5)]
-    next_steps: list[str]
-    command: str
-    """what to paste for the first of the steps that a command takes; empty if none does"""
+    code: str
+    """such as more_runs"""
+    facts: dict[str, Any] = {}
+    """the values in its sentence, such as how many runs, and the command that measures them"""
 
 
 class ReportedCampaign(ResultPart):
@@ -189,7 +187,9 @@ class ReportedStep(ResultPart):
     command: str
     """what takes it; empty if nothing to paste does"""
     facts: dict[str, Any]
-    """the numbers behind it, such as how many runs are missing, and what would settle it"""
+    """the numbers behind it, such as how many runs are missing"""
+    remedies: list[Remedy] = []
+    """what would give the cells a verdict; none where the code says it"""
 
 
 class Latency(ResultPart):
@@ -411,8 +411,8 @@ class ReportedComparison(ReportedCellName):
     shown_verdict: str
     """the one of the report's six verdicts that this is shown as, see docs/verdicts.md; of peaks, that it is not judged"""
     reason: str
-    next_step: Text
-    """what would give a verdict where there is none, and of an idle arm; null elsewhere"""
+    remedies: list[Remedy]
+    """what would give a verdict where there is none, and of an idle arm, then of its cost; none elsewhere"""
     grounds: list[str]
     """why the verdict is what it is, or why there is none: codes of docs/verdicts.md, in the order of reason"""
     exclusions: list[ReportedExclusion]
@@ -529,21 +529,24 @@ class ComparedCells(ResultPart):
 class Gap(ResultPart):
     """Something that was not assessed."""
 
-    what: str
-    why: str
-    settled_by: str
-    # What `what` says, for a table with links. It is not in report.json.
-    cells: SkipJsonSchema[list[ComparedCells]] = Field(default=[], exclude=True)
-    """the cells of one model that it is about; none for other gaps"""
-    quantities: SkipJsonSchema[list[str]] = Field(default=[], exclude=True)
-    """the titles of what was compared; none for cells that were not measured"""
+    code: str
+    """no_run, no_verdict, not_declared, figure, or what the campaign as a whole lacks, such as tiers"""
+    cells: list[ComparedCells] = []
+    """the cells of one model that it is about"""
+    metrics: list[str] = []
+    """in which they were compared"""
+    reason: str = ""
+    """why a cell was not measured, a comparison has no verdict or a figure is empty"""
+    remedies: list[Remedy] = []
+    """what would give the comparisons a verdict"""
+    facts: dict[str, Any] = {}
+    """what else is in its sentence, such as the name of a figure"""
 
 
 class ReportedFigure(ResultPart):
     """A figure, and why it is empty if it is."""
 
     name: str
-    title: str
     path: str
     empty: str | None
 
@@ -810,9 +813,8 @@ class CampaignResult(ResultPart):
 
     report_schema: Literal[1] = 1
     """raised when a key changes its meaning or goes"""
-    answer: ReportedAnswer
     steps: list[ReportedStep]
-    """what the answer's next steps are about, in their order"""
+    """what would make the answer more certain, in order: the first one with a command if any has one"""
     campaign: ReportedCampaign
     origin: ReportedOrigin
     engine: str

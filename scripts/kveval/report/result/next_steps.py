@@ -12,8 +12,8 @@ from kveval.campaign.cell import Cell
 from kveval.load.sample_sizes import MIN_RUNS
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.comparisons import baseline_comparisons
-from kveval.report.result.model import ReportedStep, named_cells
-from kveval.report.result.not_assessed import WORTHWHILE, next_step_for, runs_lacking
+from kveval.report.result.model import Remedy, ReportedStep, named_cells
+from kveval.report.result.remedies import WORTHWHILE, remedies_of, runs_lacking
 from kveval.tables.disturbed_blocks import blocks_to_add, disturbed_runs
 from kveval.verdict import verdict_words as words
 from kveval.verdict.findings import ground_codes
@@ -46,10 +46,19 @@ def _with_command_first(steps: Sequence[ReportedStep]) -> tuple[ReportedStep, ..
 
 
 def _step(
-    code: str, cells: Iterable[Cell] = (), command: str = "", **facts: Any
+    code: str,
+    cells: Iterable[Cell] = (),
+    command: str = "",
+    remedies: Sequence[Remedy] = (),
+    **facts: Any,
 ) -> ReportedStep:
-    named = named_cells(cells)
-    return ReportedStep(code=code, cells=named, command=command, facts=facts)
+    return ReportedStep(
+        code=code,
+        cells=named_cells(cells),
+        command=command,
+        facts=facts,
+        remedies=[*remedies],
+    )
 
 
 def _missing(plan: ReportPlan, measured: Measured) -> Iterator[ReportedStep]:
@@ -90,7 +99,7 @@ def _without_verdict(
             _, cells = steps.setdefault(step.model_dump_json(), (step, []))
             cells.append(Cell.from_row(row))
     for step, cells in steps.values():
-        yield _step(step.code, cells, step.command, **step.facts)
+        yield _step(step.code, cells, step.command, step.remedies, **step.facts)
 
 
 def _step_to_verdict(plan: ReportPlan, row: Mapping[Any, Any]) -> ReportedStep | None:
@@ -98,10 +107,9 @@ def _step_to_verdict(plan: ReportPlan, row: Mapping[Any, Any]) -> ReportedStep |
     if row["verdict"] not in words.VERDICTS or _failed(row):
         more = runs_lacking(plan, row)
         if more is None or row["verdict"] == words.NOT_EXERCISED:
-            return _step("no_verdict", settled_by=next_step_for(plan, row))
-        name = "more_runs" if more.more else "missing_runs"
-        facts = {name: more.more or more.missing, "settled_by": more.in_words(plan)}
-        return _step("few_runs", (), plan.command_with(more.settings(plan)), **facts)
+            return _step("no_verdict", remedies=remedies_of(plan, row))
+        command = plan.command_with(more.settings(plan))
+        return _step("few_runs", command=command, remedies=[more.remedy(plan)])
     if row["verdict"] == words.WORSE_IDLE:
         return _step("slower_while_idle")
     return _step("idle") if words.is_of_idle_arm(row) else None
