@@ -45,6 +45,7 @@ GROUPS = {
     "configuration": ("configuration",),
     "store": ("store",),
     "verdict": ("verdict",),
+    "report": ("report/build.py", "report/data", "report/facts", "report/result"),
     "curve": ("plugins/curve/simulation",),
 }
 """Group -> its files and folders in scripts/kveval; mutants are drawn from the groups in turn."""
