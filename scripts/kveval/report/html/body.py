@@ -23,7 +23,7 @@ _END_OF_FOLDED = "</details>"
 _PICTURE = re.compile(r"!\[(.*)\]\((.*)\)")
 # A table with more rows has a scroll bar of its own.
 _TALL = 25
-_TO_ALL_RUNS = ' <a href="#{}">The runs</a>'
+_TO_ALL_RUNS = ' <a class="to-runs" href="#{}">The runs</a>'
 
 
 @dataclass

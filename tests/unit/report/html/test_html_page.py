@@ -59,7 +59,7 @@ Against the *baseline*.
         "<h1>A campaign</h1>\n<p>Measured today.</p>",
         '<p class="value better">4.1 times</p>',
         "<p>228 against 55.6</p>",
-        '<li>no arm is better <a href="#runs">The runs</a></li><li><a href="#part">one</a> is</li>',
+        '<li>no arm is better <a class="to-runs" href="#runs">The runs</a></li><li><a href="#part">one</a> is</li>',
         "<code>vllm serve &lt;x&gt;\n</code>",
         f'<img src="{IMAGE}" alt="Effects">',
         "<figcaption>Against the <em>baseline</em>.</figcaption>",
