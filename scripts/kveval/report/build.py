@@ -39,6 +39,7 @@ from kveval.report.result.counters import (
     tried_levels,
 )
 from kveval.report.result.defects import known_defects
+from kveval.report.result.goodput import goodput_levels
 from kveval.report.result.levels import level_results
 from kveval.report.result.missing import missing_runs
 from kveval.report.result.model import (
@@ -72,7 +73,6 @@ from kveval.report.result.system import (
     values_by_gpu,
     values_by_run,
 )
-from kveval.report.result.value import cost_results, goodput_levels
 from kveval.store.run_file import Run
 from kveval.tables.cells import (
     THROUGHPUT,
@@ -151,7 +151,6 @@ def campaign_result(
         checks=check_findings(measured),
         checks_made=checks_made(plan, measured),
         goodput_levels=goodput_levels(plan, measured),
-        costs=cost_results(plan, measured.costs),
         ceilings=[*ceiling_results(plan, measured)],
         predictions=prediction_results(plan, measured),
         tiers_needed=tiers_needed(measured),

@@ -1,9 +1,8 @@
-"""The files of a report, and a summary of it, in a module without a table library, because planning needs the names."""
+"""The files of a report, in a module without a table library, because planning needs the names."""
 
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -30,27 +29,6 @@ def so_far_command() -> str:
     """Return the command that makes a report on what exists of the campaign that snakemake was started with."""
     command = os.environ.get(COMMAND_VARIABLE, _DEFAULT_COMMAND)
     return command.replace(" report", " report_so_far", 1)
-
-
-def summary_lines(folder: Path) -> list[str]:
-    """Return a summary of the report in `folder` in three lines: the answer, the next step, and the report's path.
-
-    Only the path if there is no report.json, or one that cannot be read; nothing if there is no report.
-    """
-    if not (folder / MAIN).exists():
-        return []
-    # Slow, and not for plans.
-    from kveval.report.render import Rendering  # noqa: PLC0415
-    from kveval.report.result.model import ResultError, read_result  # noqa: PLC0415
-
-    lines = []
-    with suppress(ResultError, FileNotFoundError):
-        rendering = Rendering(read_result(folder / NUMBERS))
-        lines.append(f"Answer: {rendering.plain_answer[0]}")
-        lines += [
-            f"Next: {step}" for step in rendering.plain_sentences("steps.md.j2")[:1]
-        ]
-    return [*lines, f"Report: {folder / MAIN}"]
 
 
 class _Reported(msgspec.Struct):

@@ -31,12 +31,17 @@ from kveval.report.facts import (
     arms,
     caches,
     checks,
+    goodput,
     levels,
     origin,
     system,
-    value,
 )
-from kveval.report.result.model import ReportedInterval, ReportedLeak, or_nan
+from kveval.report.result.model import (
+    ReportedInterval,
+    ReportedLeak,
+    known_number,
+    or_nan,
+)
 from kveval.tables.levels.goodput import limits_text
 from kveval.tables.system.failed_transfers import FAILED_TRANSFERS
 
@@ -97,6 +102,11 @@ def p_value(probability: float | None) -> str:
 def delay(end_ms: float | str | None) -> str:
     """Return the end of a bucket in ms."""
     return f"{end_ms:g}" if isinstance(end_ms, float) else end_ms or ""
+
+
+def interval_of(value: Any, low: Any, high: Any) -> ReportedInterval:
+    """Return a value of a table with the ends of its interval; what is missing is not known."""
+    return ReportedInterval(value=value, low=low, high=high)
 
 
 def positive_interval(interval: ReportedInterval) -> str:
@@ -189,6 +199,7 @@ FILTERS: dict[str, Any] = {
     "of_tier": caches.three_digits,
     "count": lambda number: "" if number is None else numerals.count(number),
     "or_nan": or_nan,
+    "number": known_number,
     "percent_of": percent_of,
     "range_to": range_to,
     "p_value": p_value,
@@ -270,14 +281,14 @@ FUNCTIONS: dict[str, Any] = {
         origin.workloads_in_words,
         system.gpu_metrics,
         system.system_tables,
-        value.best_goodput,
-        value.costs_of_peaks,
-        value.goodput_beside_change,
-        value.goodput_shares,
+        goodput.best_goodput,
+        goodput.goodput_beside_change,
+        goodput.goodput_shares,
     ),
     "check_counts": checks.CheckCounts,
     "failed_transfers": FAILED_TRANSFERS,
     "index_kinds": kinds_of("indexing"),
+    "interval_of": interval_of,
     "open_loop": OPEN_LOOP,
 }
 TESTS: dict[str, Any] = {

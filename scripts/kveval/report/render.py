@@ -14,10 +14,12 @@ from dataclasses import dataclass, field
 from functools import cache
 from itertools import compress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
 
+from kveval.campaign.cell import Cell
 from kveval.report.data.arm_links import anchor_of, plain_text
 from kveval.report.figures.names import FigureName, figures_of, find_figure
 from kveval.report.files import APPENDICES, MAIN, REST
@@ -85,7 +87,9 @@ class Rendering:
         return laid_out(rendered)
 
     def section(self, template: Path, folder: Path) -> str:
-        """Return the section of a plug-in; `rows_of(PATH)` gives it the rows of a CSV in the folder of results."""
+        """Return the section of a plug-in; `rows_of(PATH)` gives it the rows of a CSV in the folder of results, and
+        `rows_by_cell(PATH)` those of a CSV with a row for each cell.
+        """
 
         def rows_of(path: str) -> list[dict[str, str]]:
             if not (folder / path).exists():
@@ -93,9 +97,12 @@ class Rendering:
             with (folder / path).open(encoding="utf-8", newline="") as file:
                 return [*csv.DictReader(file)]
 
-        text = template.read_text(encoding="utf-8")
-        made = environment().from_string(text)
-        return laid_out(made.render(self._variables, rows_of=rows_of))
+        def rows_by_cell(path: str) -> dict[Cell, dict[str, str]]:
+            return {Cell.from_row(row): row for row in rows_of(path)}
+
+        made = environment().from_string(template.read_text(encoding="utf-8"))
+        tables = {"rows_of": rows_of, "rows_by_cell": rows_by_cell}
+        return laid_out(made.render(self._variables, **tables))
 
     def sentences(self, template: str) -> list[str]:
         """Return the items of the list that a template is."""
@@ -133,21 +140,27 @@ class Rendering:
 
 
 def render_report(
-    result: CampaignResult, beside: Sequence[Path] = (), folder: Path = Path()
+    result: CampaignResult,
+    beside: Mapping[Path, str] = MappingProxyType({}),
+    folder: Path = Path(),
 ) -> dict[str, str]:
     """Return the files of a report as path relative to it -> Markdown with marks, the report itself first.
 
-    `beside`: templates of sections that plug-ins add; they read their tables in `folder`, that of the results.
+    `beside`: templates of sections that plug-ins add -> the part after which each stands; they read their tables in
+    `folder`, that of the results.
     """
     rendering, pictures = Rendering(result), Pictures(result)
-    sections = [rendering.section(template, folder) for template in beside]
+    sections: dict[str, list[str]] = {}
+    for template, part in beside.items():
+        sections.setdefault(part, []).append(rendering.section(template, folder))
     figures = {
         "picture": pictures.take,
         "pictures_of": pictures.take_section,
         "pictures_left": pictures.take_rest,
     }
     # Figures that no other part takes are in the results.
-    files = {MAIN: rendering.text("report.md.j2", beside=sections, **figures)}
+    after = {"sections_after": lambda part: sections.get(part, ())}
+    files = {MAIN: rendering.text("report.md.j2", **after, **figures)}
     in_turn = sorted(APPENDICES, key=lambda file: file == REST)
     parts = {file: rendering.text(f"{file}.j2", **figures) for file in in_turn}
     return files | {file: parts[file] for file in APPENDICES}

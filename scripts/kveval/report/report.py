@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from kveval.host.errors import Failure
 from kveval.report.build import campaign_result
@@ -54,12 +55,13 @@ def write_report(
     figures: Sequence[Path],
     output: Path,
     empty: Mapping[str, str] | None = None,
-    beside: Sequence[Path] = (),
+    beside: Mapping[Path, str] = MappingProxyType({}),
 ) -> tuple[dict[str, str], CampaignResult]:
     """Write REPORT.md, its appendices, and report.json beside it; return the Markdown with marks, and the result.
 
     `figures` are linked by their path relative to the report. `empty`: name -> reason, of figures with nothing to show;
-    they are listed but not shown; `beside`: templates of sections that plug-ins add. Raises ReportError as `build_result`.
+    they are listed but not shown; `beside`: templates of sections that plug-ins add -> the part
+    after which each stands. Raises ReportError as `build_result`.
     """
     folder = output.parent
     paths = {

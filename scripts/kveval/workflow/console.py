@@ -14,7 +14,7 @@ from kveval.host.findings import pluralize
 from kveval.host.quiet import describe_now, quiet_wait_s
 from kveval.measure.progress import write_requested
 from kveval.measure.status import absences
-from kveval.report.files import so_far_command, summary_lines
+from kveval.report.files import so_far_command
 from kveval.workflow import HINT_VARIABLE
 from kveval.workflow.invocation import RequestedJobs
 from kveval.workflow.planning.order import requested_file
@@ -250,6 +250,9 @@ def _made(runs: Runs, requested: RequestedJobs) -> Iterator[str]:
     """Yield a summary of each report and where it is, or the files that were requested by path."""
     results, summary = runs.config.campaign.results, runs.elsewhere.summary
     for folder in requested.reports:
+        # Slow, and not for plans.
+        from kveval.report.summary import summary_lines  # noqa: PLC0415
+
         yield from summary_lines(Path(results, folder))
         if summary:
             yield summary

@@ -43,6 +43,7 @@ class Plugin:
             its own, is made before the report, what it adds to `BESIDE_FIGURES` before the figures of a family, what it
             adds to `BESIDE_TARGET` with the report.
         section: its template of a section of the report, from its own tables, see kveval.report.render.
+        section_after: the part of the report after which it stands, one of those in report/templates/report.md.j2.
         plan: returns the lines that it adds to the plan of a campaign, given the store.
         runs: returns the runs that it brings to a campaign which measures none itself; None for any other campaign.
     """
@@ -51,6 +52,7 @@ class Plugin:
     add_commands: Callable[[typer.Typer], None] = _nothing
     rules: Path | None = None
     section: Path | None = None
+    section_after: str = "origin"
     runs: Callable[[Config], RunsElsewhere | None] | None = None
     plan: Callable[[Config, StoreIndex], PlanNotes] | None = None
 
@@ -79,6 +81,10 @@ def plan_notes() -> list[Callable[[Config, StoreIndex], PlanNotes]]:
     return [plugin.plan for plugin in installed() if plugin.plan is not None]
 
 
-def sections_beside() -> list[Path]:
-    """Return the templates of the sections that plug-ins add to a report."""
-    return [plugin.section for plugin in installed() if plugin.section is not None]
+def sections_beside() -> dict[Path, str]:
+    """Return the templates of the sections that plug-ins add to a report -> the part after which each stands."""
+    return {
+        plugin.section: plugin.section_after
+        for plugin in installed()
+        if plugin.section is not None
+    }

@@ -1,11 +1,15 @@
 """Costs at declared prices: by hand, with their intervals, and not where there is nothing to say."""
 
+import dataclasses
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from tests.support.described import described_run
+from tests.support.report_text import part_of, result_of, tables_in
 from tests.support.synthetic import (
     BASELINES,
     levels_table,
@@ -14,6 +18,7 @@ from tests.support.synthetic import (
 )
 from tests.unit.plugins.curve.test_table_docs import documented
 from tests.unit.report.test_kept_runs import ARM, campaign, comparison_table
+from tests.unit.report.test_value import campaign as campaign_with_goodput
 
 from kveval.plugins.prices.costs import (
     BREAK_EVEN,
@@ -23,6 +28,10 @@ from kveval.plugins.prices.costs import (
     ServersPaid,
     costs,
 )
+from kveval.plugins.prices.plugin import PLUGIN
+from kveval.report.data.arm_links import plain_text
+from kveval.report.files import MAIN
+from kveval.report.render import render_report
 from kveval.store.run_file import Run
 from kveval.tables.cells import THROUGHPUT, kept_runs
 from kveval.verdict.verdicts import compare_all
@@ -202,3 +211,29 @@ def test_the_price_of_an_hour(
     prices: dict[str, float], took: ServersPaid, hour: float
 ) -> None:
     assert took.usd_per_hour(prices) == pytest.approx(hour, nan_ok=True)
+
+
+def test_a_report_has_them_after_the_goodput_with_intervals_and_where_the_tier_pays(
+    tmp_path: Path,
+) -> None:
+    plan, measured = campaign_with_goodput()
+    plan = dataclasses.replace(
+        plan, prices={"gpu_hour_usd": 2.5, "host_gib_hour_usd": 0.004}
+    )
+    tables = measured.levels, measured.peaks, measured.comparison
+    (tmp_path / "analysis").mkdir()
+    table = costs(*tables, measured.runs, plan.prices)
+    table.to_csv(tmp_path / "analysis" / "costs.csv", index=False)
+    assert PLUGIN.section is not None
+    beside = {PLUGIN.section: PLUGIN.section_after}
+    text = render_report(result_of(plan, measured), beside, tmp_path)[MAIN]
+    titles = re.findall("^## (.*)$", text, re.MULTILINE)
+    assert titles[titles.index("Goodput") + 1] == "What it costs"
+    (table,) = tables_in(part_of(text, "What it costs"))
+    assert len(table.header) == 8  # the model is none
+    by_arm = {plain_text(record["arm"]): record for record in table.records}
+    arm, worse = by_arm["lmcache-local 20K"], by_arm["native-offload 20K"]
+    assert float(arm["tier, GiB"]) == pytest.approx(78.1)
+    assert "(" in arm[table.header[-1]]
+    assert worse[table.header[-1]] == "not at any price"
+    assert float(arm["$ an hour"]) == pytest.approx(2 * 2.5 + 78.1 * 0.004, abs=0.01)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from tests.support.report_text import Table, tables_in
 from tests.unit.report.test_report_claims import CAMPAIGNS, files_of
 
-from kveval.report.files import APPENDICES, MAIN, summary_lines
+from kveval.report.files import APPENDICES, MAIN
 from kveval.report.render import WIDEST, table, written_files
 from kveval.report.report import write_report
+from kveval.report.summary import summary_lines
 
 # Lines of the first screen, and of a report of a small campaign.
 SCREEN, SMALL = 50, 270

@@ -28,7 +28,7 @@ PARTIAL = Cell("Qwen3-8B", "native-offload", 10_000)
 
 
 def campaign_of(name: str) -> tuple[ReportPlan, Measured]:
-    """A made-up campaign; of the mechanism's, loads were timed and gains predicted as well; goodput's has prices; of the
+    """A made-up campaign; of the mechanism's, loads were timed and gains predicted as well; of the
     failing one the first run was measured again, two cells ran the same, and it is known why a run is missing. Effects of
     contrasts' are averaged over both models.
     """
@@ -94,7 +94,7 @@ OF_CAMPAIGN = {
         "## Where hits are lost",
         "## Reuse, computed and found, level by level",
     ],
-    "goodput": ["## Goodput", "## What it costs", "- Within the limits"],
+    "goodput": ["## Goodput", "- Within the limits"],
 }
 
 

@@ -1,4 +1,4 @@
-"""The report on goodput and costs: shown where declared, nothing elsewhere, and words for what is none or unknown."""
+"""The report on goodput: shown where declared, nothing elsewhere, and words for what is none or unknown."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,6 @@ from tests.support.report_text import (
 from tests.support.synthetic_value import LIMITS, with_goodput
 
 from kveval.campaign.campaign_file import Comparison
-from kveval.plugins.prices.costs import costs
 from kveval.report.data.campaign import Measured, ReportPlan
 from kveval.report.data.reading import figure_data
 from kveval.report.figures.axes import NothingToDraw
@@ -64,12 +63,7 @@ def campaign(
     change: Callable[[pd.DataFrame], pd.DataFrame] = lambda table: table,
 ) -> tuple[ReportPlan, Measured]:
     levels = change(with_goodput(large.levels_table(KEYS), share))
-    plan = large.plan(
-        KEYS, goodput=LIMITS, prices={"gpu_hour_usd": 2.5, "host_gib_hour_usd": 0.004}
-    )
-    measured = of_levels(levels)
-    tables = measured.levels, measured.peaks, measured.comparison
-    return plan, replace(measured, costs=costs(*tables, measured.runs, plan.prices))
+    return large.plan(KEYS, goodput=LIMITS), of_levels(levels)
 
 
 def titles(facts: tuple[ReportPlan, Measured]) -> set[str]:
@@ -86,7 +80,7 @@ def arms_goodput(facts: tuple[ReportPlan, Measured]) -> Table:
 
 def test_where_nothing_is_declared_nothing_is_said() -> None:
     plain = large.plan(KEYS), large.measured(large.levels_table(KEYS))
-    assert titles(campaign()) - titles(plain) == {"Goodput", "What it costs"}
+    assert titles(campaign()) - titles(plain) == {"Goodput"}
 
 
 def test_every_arm_has_its_goodput_at_one_level_and_at_its_best() -> None:
@@ -160,19 +154,6 @@ def test_the_goodputs_of_the_sentence_are_of_the_runs_behind_its_change() -> Non
     )
 
 
-def test_costs_stand_with_their_intervals_and_where_the_tier_pays() -> None:
-    table = table_of(result_of(*campaign()), "What it costs")
-    assert len(table.header) == 8  # the model is none
-    by_arm = {record["arm"]: record for record in table.records}
-    arm, worse = by_arm["lmcache-local 20K"], by_arm["native-offload 20K"]
-    assert float(arm["tier, GiB"]) == pytest.approx(78.1)
-    pays = next(value for name, value in arm.items() if "pays" in name)
-    assert "(" in pays
-    assert worse[table.header[-1]] == "not at any price"
-    hour = float(arm["$ an hour"])
-    assert hour == pytest.approx(2 * 2.5 + 78.1 * 0.004, abs=0.01)
-
-
 def test_open_loops_say_that_all_arms_were_sent_the_same() -> None:
     plan, measured = campaign()
     runs = [
@@ -213,5 +194,4 @@ def test_it_is_written_as_markdown_and_as_a_page(tmp_path: Path) -> None:
     write_page(files, result, {}, tmp_path / "report.html")
     for name in ("REPORT.md", "report.html"):
         text = (tmp_path / name).read_text()
-        assert "$ a million output tokens" in text
         assert "none met" in text

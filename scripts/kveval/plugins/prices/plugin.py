@@ -1,7 +1,13 @@
-"""The rule of costs."""
+"""The rule and the section of costs."""
 
 from pathlib import Path
 
 from kveval.workflow.plugin import Plugin
 
-PLUGIN = Plugin("prices", rules=Path(__file__).with_name("prices.smk"))
+_HERE = Path(__file__).parent
+PLUGIN = Plugin(
+    "prices",
+    rules=_HERE / "prices.smk",
+    section=_HERE / "costs.md.j2",
+    section_after="goodput",
+)

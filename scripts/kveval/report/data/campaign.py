@@ -145,8 +145,6 @@ class Measured:
     predicted_hits: pd.DataFrame = field(default_factory=pd.DataFrame)
     hits: pd.DataFrame = field(default_factory=pd.DataFrame)
     waterfall: pd.DataFrame = field(default_factory=pd.DataFrame)
-    # What tokens and requests cost, where prices are declared.
-    costs: pd.DataFrame = field(default_factory=pd.DataFrame)
     # The searches that found the levels, if they were not given.
     pilots: Sequence[Pilot] = ()
 

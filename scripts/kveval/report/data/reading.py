@@ -17,7 +17,7 @@ from kveval.tables.levels.pilot import read_pilot
 
 _FURTHER = (
     *("contrasts", "averages", "checks", "peak_comparison"),
-    *("predicted", "predicted_hits", "hits", "waterfall", "costs"),
+    *("predicted", "predicted_hits", "hits", "waterfall"),
 )
 
 

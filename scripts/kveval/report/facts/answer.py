@@ -16,7 +16,7 @@ from kveval.report.data.comparisons import comparison_from
 from kveval.report.data.level_units import load_in_few_words
 from kveval.report.data.metric_titles import METRIC_TITLES
 from kveval.report.facts.arms import TTFT
-from kveval.report.facts.value import goodput_at
+from kveval.report.facts.goodput import goodput_at
 from kveval.report.result.model import (
     CampaignResult,
     ReportedCellName,

@@ -95,7 +95,7 @@ class ReportedInterval(ResultPart):
 
 
 class Remedy(ResultPart):
-    """What would give a verdict; its sentence is in templates/remedies.md.j2."""
+    """A change that would give a verdict; its sentence is in templates/remedies.md.j2."""
 
     code: str
     """such as more_runs"""
@@ -585,31 +585,6 @@ class Prediction(ReportedCellName):
     """over runs, at this level"""
 
 
-class ReportedCost(ReportedCellName):
-    """The costs of a cell at the common level, for all servers together, at the campaign's prices.
-
-    The intervals are those of the throughput.
-    """
-
-    level: Whole
-    servers: Whole
-    gpus: Number
-    """0 where the CPU is the device; null where it is not known"""
-    tier_gib: Number
-    """host memory of the tiers and their stores, GiB; null where it is not known"""
-    usd_per_hour: Number
-    usd_per_million_tokens: ReportedInterval
-    """of output tokens"""
-    device_s_per_1000_requests: ReportedInterval
-    """seconds of a GPU, of a host where the CPU is the device"""
-    against: ReportedCellName | None
-    """the baseline; null without a verdict on throughput, and then the next two keys have no value"""
-    change_percent: ReportedInterval
-    """of the cost of a token, per cent of the baseline's"""
-    break_even_usd_per_gib_hour: ReportedInterval
-    """price of host memory below which a token costs less than with the baseline; at most 0: at no price"""
-
-
 class ReportedCeiling(ReportedCellName):
     """The limits of the loads of a cell's tier: at the longest prefix if the load varies it, else at the lowest level."""
 
@@ -848,8 +823,6 @@ class CampaignResult(ResultPart):
     """how many checks apply to what was measured, passed or not"""
     goodput_levels: dict[str, int | None]
     """model -> level at which its cells are compared by goodput; empty without limits"""
-    costs: list[ReportedCost]
-    """of each cell that was measured; empty without prices"""
     ceilings: list[ReportedCeiling]
     """of each arm whose tier's loads were counted"""
     kv_bytes_per_token: dict[str, ReportedKvBytes]

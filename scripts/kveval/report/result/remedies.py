@@ -1,4 +1,4 @@
-"""What would give a comparison a verdict: codes with facts; `templates/remedies.md.j2` has the words."""
+"""Remedies of a comparison without a verdict: codes with facts; `templates/remedies.md.j2` has the words."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _remedy_of_causes(
 
 
 def _longer_levels(row: Mapping[Any, Any]) -> Remedy:
-    """What would decide a comparison, with the number of runs where so many are affordable."""
+    """The precision that would decide a comparison, with the number of runs where so many are affordable."""
     needed = row.get("runs_to_decide")
     if needed is None or not needed > row["runs"]:
         return Remedy(code="precision")

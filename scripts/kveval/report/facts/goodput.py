@@ -1,4 +1,4 @@
-"""Goodput within declared latency limits, and costs at declared prices."""
+"""Goodput within declared latency limits."""
 
 from __future__ import annotations
 
@@ -6,12 +6,7 @@ import math
 from collections.abc import Sequence
 
 from kveval.report.data import numbers as numerals
-from kveval.report.result.model import (
-    CampaignResult,
-    ReportedCell,
-    ReportedCost,
-    ReportedMean,
-)
+from kveval.report.result.model import ReportedCell, ReportedMean
 from kveval.tables.levels.goodput import GOODPUT
 
 
@@ -56,11 +51,3 @@ def _mean(mean: float | None, values: Sequence[float]) -> str:
     if mean is None or not usable:
         return numerals.mean_of(values)
     return numerals.rounded_mean(mean, values)
-
-
-def costs_of_peaks(result: CampaignResult) -> list[ReportedCost]:
-    """Return the costs of the cells with a peak, in the order of every table."""
-    costs = {cost.cell: cost for cost in result.costs}
-    return [
-        costs[cell.cell] for cell in result.cells if cell.peak and cell.cell in costs
-    ]
