@@ -12,7 +12,6 @@ from kveval.campaign.cell import Cell
 from kveval.campaign.size import GIB
 from kveval.report.data.campaign import Measured, ReportPlan, text_or_blank
 from kveval.report.data.comparisons import (
-    baseline_comparisons,
     comparison_of,
     is_against_baseline,
 )
@@ -47,7 +46,6 @@ from kveval.report.result.model import (
     CampaignResult,
     Latency,
     Peak,
-    Prediction,
     ReportedCampaign,
     ReportedCell,
     ReportedComparison,
@@ -152,7 +150,6 @@ def campaign_result(
         checks_made=checks_made(plan, measured),
         goodput_levels=goodput_levels(plan, measured),
         ceilings=[*ceiling_results(plan, measured)],
-        predictions=prediction_results(plan, measured),
         tiers_needed=tiers_needed(measured),
         kv_bytes_per_token=kv_bytes_of_models(plan, measured),
         required_counters=[*counter_results(plan, measured)],
@@ -186,22 +183,6 @@ def comparison_results(
 
 def _is_of_throughput(row: Row) -> bool:
     return bool(row["metric"] == THROUGHPUT)
-
-
-def prediction_results(plan: ReportPlan, measured: Measured) -> list[Prediction]:
-    """Return the predicted gain of each cell that was measured at that level, beside the measured one."""
-    rows = {Cell.from_row(row): row for row in measured.predicted.to_dict("records")}
-    comparisons = {
-        Cell.from_row(row): row
-        for row in baseline_comparisons(plan, measured.comparison, THROUGHPUT)
-    }
-    predictions = []
-    for cell in plan.ordered_cells:
-        row = rows.get(cell)
-        at = measured.levels_of(cell, row["level"] if row else None)
-        if row and len(at):
-            predictions.append(_prediction(cell, row, at, comparisons.get(cell)))
-    return predictions
 
 
 def tiers_needed(measured: Measured) -> dict[str, TierNeeded]:
@@ -378,24 +359,4 @@ def _average(row: Row) -> Average:
 def _effect(row: Row) -> ReportedInterval:
     return ReportedInterval(
         value=row["effect_percent"], low=row["low_percent"], high=row["high_percent"]
-    )
-
-
-def _prediction(
-    cell: Cell, row: Row, at: pd.DataFrame, comparison: Row | None
-) -> Prediction:
-    """The predicted gain of a cell, and the measured one: the rows of its runs at that level, and its comparison."""
-    return Prediction(
-        **cell.row,
-        level=int(row["level"]),
-        throughput_percent=_range(row, "throughput_percent"),
-        measured_throughput_percent=_effect(comparison) if comparison else None,
-        ttft_ms_mean=_range(row, "ttft_ms_mean"),
-        measured_ttft_ms_mean=at["ttft_ms_mean"].mean(),
-    )
-
-
-def _range(row: Row, name: str) -> ReportedInterval:
-    return ReportedInterval(
-        value=row[name], low=row[f"{name}_low"], high=row[f"{name}_high"]
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.support.report_text import answer_in, result_of, tables_in
+from tests.unit.plugins.curve.test_section_gain import PREDICTED
 from tests.unit.report.test_report_claims import CAMPAIGNS
-from tests.unit.report.test_tables_predicted import PREDICTED
 from tests.unit.report.test_value import campaign as value_campaign
 
 from kveval.campaign.cell import Cell
@@ -88,7 +88,6 @@ OF_CAMPAIGN = {
         " ran the same configuration: a difference between them is noise.",
     ],
     "mechanism": [
-        "## Gain from tiers, predicted and measured",
         "What limits loading, means over the runs",
         "## What the tiers did, level by level",
         "## Where hits are lost",

@@ -8,9 +8,9 @@ import dataclasses
 import pandas as pd
 import pytest
 from tests.support.report_text import answer_in, answer_of, result_of, tables_in
+from tests.unit.plugins.curve.test_section_gain import PREDICTED
 from tests.unit.report import test_report as small
 from tests.unit.report.test_report_claims import CAMPAIGNS
-from tests.unit.report.test_tables_predicted import PREDICTED
 
 from kveval.campaign.cell import Cell
 from kveval.report.data.campaign import Measured

@@ -1,4 +1,4 @@
-"""The command `kveval curve`, what `kveval plan` says of tiers, and the rules of predictions."""
+"""The command `kveval curve`, what `kveval plan` says of tiers, the rules of predictions and their section."""
 # ruff: noqa: PLC0415
 
 from __future__ import annotations
@@ -58,6 +58,12 @@ def _notes(config: Config, store: StoreIndex) -> PlanNotes:
     return plan_notes(config, store)
 
 
+_HERE = Path(__file__).parent
 PLUGIN = Plugin(
-    "curve", _add_commands, Path(__file__).with_name("curve.smk"), plan=_notes
+    "curve",
+    _add_commands,
+    _HERE / "curve.smk",
+    _HERE / "gain.md.j2",
+    section_after="hits",
+    plan=_notes,
 )

@@ -572,19 +572,6 @@ class CheckFinding(ResultPart):
     """how many of them differ"""
 
 
-class Prediction(ReportedCellName):
-    """The gain from a tier as predicted from the runs without one, and as measured; ranges of 90 % of simulations."""
-
-    level: int
-    throughput_percent: ReportedInterval
-    """change against the baseline"""
-    measured_throughput_percent: ReportedInterval | None
-    """the effect of the comparison with the baseline; null where there is none"""
-    ttft_ms_mean: ReportedInterval
-    measured_ttft_ms_mean: Number
-    """over runs, at this level"""
-
-
 class ReportedCeiling(ReportedCellName):
     """The limits of the loads of a cell's tier: at the longest prefix if the load varies it, else at the lowest level."""
 
@@ -831,7 +818,6 @@ class CampaignResult(ResultPart):
     """of each arm that was measured"""
     reuse: list[ReportedReuse]
     """of each cell and level whose requests and caches are known"""
-    predictions: list[Prediction]
     tiers_needed: dict[str, TierNeeded]
     """model -> the size that was computed for its load; without models of which it is not known"""
     leaks: list[ReportedLeak]

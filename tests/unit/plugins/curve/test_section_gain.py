@@ -1,20 +1,19 @@
 """The table of what tiers were predicted to buy, beside what was measured."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import pandas as pd
-from tests.support.report_text import tables_in, text_of_template
+from tests.support.report_text import tables_in
 
 from kveval.campaign.cell import Cell
+from kveval.plugins.curve.plugin import PLUGIN
 from kveval.plugins.curve.predicted.cell_benefits import COLUMNS
-from kveval.report.build import (
-    comparison_results,
-    prediction_results,
-    tiers_needed,
-)
+from kveval.report.build import comparison_results, tiers_needed
 from kveval.report.data.campaign import Measured, ReportPlan
+from kveval.report.render import Rendering, without_marks
 from kveval.report.result.levels import level_results
-from kveval.report.result.model import CampaignResult, ReportedCell
+from kveval.report.result.model import CampaignResult, Peak, ReportedCell
 from kveval.verdict.codes import INPUTS
 
 BASE, TIERED = Cell("m", "no-offload", 0), Cell("m", "native-offload", 5000)
@@ -78,60 +77,53 @@ def measured(
     return Measured([], levels, EMPTY, compared, predicted=PREDICTED)
 
 
-def said(facts: Measured) -> str:
+def said(facts: Measured, folder: Path) -> str:
     """The section on gains of a campaign that has nothing else."""
     levels = level_results(facts.levels.to_dict("records"))
-    cell = ReportedCell.model_construct(**CELL, levels=levels)
+    peak = Peak.model_construct() if levels else None
+    cell = ReportedCell.model_construct(**CELL, levels=levels, peak=peak)
     result = CampaignResult.model_construct(
         workloads=[],
         cells=[cell],
         comparisons=comparison_results(PLAN, facts),
-        predictions=prediction_results(PLAN, facts),
         tiers_needed=tiers_needed(facts),
         kv_bytes_per_token={},
         weights="full",
     )
-    return text_of_template(result, "gain.md.j2")
+    (folder / "analysis").mkdir(exist_ok=True)
+    facts.predicted.to_csv(folder / "analysis" / "predicted.csv", index=False)
+    assert PLUGIN.section is not None
+    return Rendering(result).section(PLUGIN.section, folder)
 
 
-def row(facts: Measured) -> Sequence[str]:
-    """The only row of its table."""
-    [table] = tables_in(said(facts))
+def row(facts: Measured, folder: Path) -> Sequence[str]:
+    """The only row of its table, without links."""
+    [table] = tables_in(without_marks(said(facts, folder)))
     [cells] = table.rows
     return cells
 
 
-def test_a_row_has_the_predicted_and_the_measured_change() -> None:
-    assert row(measured()) == [
+def test_a_row_has_the_predicted_and_the_measured_change(tmp_path: Path) -> None:
+    assert row(measured(), tmp_path) == [
         *("native-offload 5K", "3.0 times (2.5 to 3.5)", "3.1 times (2.8 to 3.5)"),
         *("60 (40 to 80)", "72.0"),
     ]
 
 
-def test_the_result_has_the_predicted_and_the_measured_numbers() -> None:
-    [prediction] = prediction_results(PLAN, measured())
-    assert prediction.cell == TIERED
-    throughput = prediction.throughput_percent
-    assert (throughput.value, throughput.low, throughput.high) == (200, 150, 250)
-    assert prediction.measured_throughput_percent.value == 215
-    ttft_ms = prediction.ttft_ms_mean
-    assert (ttft_ms.value, ttft_ms.low, ttft_ms.high) == (60, 40, 80)
-    assert prediction.measured_ttft_ms_mean == 72
-    [alone] = prediction_results(PLAN, measured(compared=COMPARED.iloc[:0]))
-    assert alone.measured_throughput_percent is None
+def test_what_was_not_measured_is_not_shown_what_was_not_compared_has_no_change(
+    tmp_path: Path,
+) -> None:
+    assert said(measured(levels=EMPTY), tmp_path).strip() == ""
+    assert row(measured(compared=EMPTY), tmp_path)[2] == "n/a"
+    nothing = Measured([], LEVELS, EMPTY, COMPARED, predicted=PREDICTED.iloc[:0])
+    assert said(nothing, tmp_path).strip() == ""
 
 
-def test_what_was_not_measured_is_not_shown_what_was_not_compared_has_no_change() -> (
-    None
-):
-    assert said(measured(levels=EMPTY)).strip() == ""
-    assert row(measured(compared=EMPTY))[2] == "n/a"
-    assert said(Measured([], LEVELS, EMPTY, COMPARED)).strip() == ""
-
-
-def test_the_memory_that_serves_most_is_said_once_a_model() -> None:
+def test_the_memory_that_serves_most_is_said_once_a_model(tmp_path: Path) -> None:
     [sentence] = (
-        line for line in said(measured()).splitlines() if line.startswith("- ")
+        line
+        for line in said(measured(), tmp_path).splitlines()
+        if line.startswith("- ")
     )
     assert sentence.startswith(
         "- m: at 2 concurrent requests, a tier in host memory adds 90 % of what one"
