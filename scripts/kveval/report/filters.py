@@ -241,6 +241,7 @@ FUNCTIONS: dict[str, Any] = {
         answer.answer_figure,
         answer.answer_metric,
         answer.best_of,
+        answer.enough_tier,
         answer.fewest_runs_of_verdicts,
         answer.goodput_answer,
         answer.latency_of,

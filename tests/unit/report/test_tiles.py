@@ -54,18 +54,25 @@ def test_what_is_better_and_what_failed_is_marked() -> None:
     assert checks.startswith("**1 run each** {.worse}; ")
 
 
-def test_a_tile_has_the_computed_size_alone_where_there_is_one() -> None:
+def test_a_tile_has_one_size_the_smaller_one_of_computed_and_measured() -> None:
     plan, facts = CAMPAIGNS["mechanism"]()
-    predicted = PREDICTED.assign(enough_blocks=4252, enough_gib=0.0649)
-    facts = dataclasses.replace(facts, predicted=predicted.assign(model="Qwen3-0.6B"))
-    result = result_of(plan, facts)
+
+    def with_computed(blocks: int, gib: float) -> CampaignResult:
+        predicted = PREDICTED.assign(enough_blocks=blocks, enough_gib=gib)
+        predicted = predicted.assign(model="Qwen3-0.6B")
+        return result_of(plan, dataclasses.replace(facts, predicted=predicted))
+
     computed = "computed: for 90 % of the hits that a tier without a limit adds"
     small = "0.0649 GiB (4,252 blocks) of the miniature"
+    result = with_computed(4252, 0.0649)
     assert tiles(result)[TIER] == f"**{small}**; {computed}"
     token_bytes = {"Qwen3-0.6B": ReportedKvBytes(named=114_688, served=16_384)}
     named = result.model_copy(update={"kv_bytes_per_token": token_bytes})
     of_named = f"**0.454 GiB of Qwen3-0.6B, {small}**; {computed}"
     assert tiles(named)[TIER].startswith(of_named)
+    assert tiles(with_computed(20_000, 0.305))[TIER] == (
+        "**0.153 GiB (10,000 blocks) of the miniature**; the smallest measured that is as good as the best"
+    )
 
 
 @pytest.mark.parametrize(

@@ -284,24 +284,53 @@ def size_text(result: CampaignResult, model: str, size: Size) -> str:
     return f"{of_model} GiB of {model}, {size} of the miniature"
 
 
+@dataclass(frozen=True)
+class EnoughTier:
+    """A size of a tier that is enough, as text, and whether it was measured to be as good as the best, or computed."""
+
+    size: str
+    measured: bool
+
+
+def enough_tier(
+    result: CampaignResult, model: str, best: ReportedComparison | None
+) -> EnoughTier | None:
+    """Return the smaller one of the size that is computed for a model's load and of the measured ones as good as the best.
+
+    None where neither is known.
+    """
+    needed = result.tiers_needed.get(model)
+    computed = needed.size if needed else None
+    measured = _smallest_as_good(result, best) if best else None
+    if measured and (computed is None or measured.cpu_blocks <= computed.cpu_blocks):
+        return EnoughTier(size_text(result, model, measured), measured=True)
+    if computed:
+        return EnoughTier(size_text(result, model, computed), measured=False)
+    return None
+
+
 def smallest_as_good(result: CampaignResult, best: ReportedComparison) -> str:
     """Return the smallest tier of the best arm that is at parity with its best one.
 
     "" without a tier in host memory, and where the arm was measured with one size alone: no other was compared with it.
     """
+    size = _smallest_as_good(result, best)
+    return "" if size is None else size_text(result, best.model, size)
+
+
+def _smallest_as_good(result: CampaignResult, best: ReportedComparison) -> Size | None:
     sizes_of_arm = {
         cell.cpu_blocks
         for cell in result.cells_of(best.model)
         if cell.scenario == best.scenario and cell.runs
     }
     if len(sizes_of_arm) == 1:
-        return ""
+        return None
     smaller = smaller_sizes(result, best)
     blocks = best.cpu_blocks
     if smaller and smaller[0].verdict == words.PARITY and smaller[0].against:
         blocks = smaller[0].against.cpu_blocks
-    size = result.tier_sizes(best.model).get(replace(best.cell, cpu_blocks=blocks))
-    return "" if size is None else size_text(result, best.model, size)
+    return result.tier_sizes(best.model).get(replace(best.cell, cpu_blocks=blocks))
 
 
 @dataclass(frozen=True)
