@@ -61,7 +61,7 @@ from kveval.workflow.invocation import (
     record_parameters_without_pandas,
     target_names,
 )
-from kveval.workflow.plugin import rule_files
+from kveval.workflow.plugin import rule_files, sections_beside
 from kveval.workflow.report_settings import (
     campaign_models,
     comparison_settings,

@@ -120,7 +120,7 @@ rule write_report:
         library=code_behind(
             "write_report",
             *[f"kveval.report.figures.{family}" for family in FAMILIES],
-            beside=[METRICS],
+            beside=[METRICS, *sections_beside()],
         ),
     message:
         "Writing {output.report}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable
 from functools import cache
@@ -46,11 +47,11 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
     return sorted(files | beside)
 
 
-def code_behind(script: str, *modules: str, beside: Iterable[str] = ()) -> str:
+def code_behind(script: str, *modules: str, beside: Iterable[str | Path] = ()) -> str:
     """Return the digest of a script, by its name in scripts/, of all of ours that it imports, and of `modules`.
 
-    `beside`: further files of the repository that the script reads. As inputs, which are local, they would keep jobs
-    on this machine where a storage provider sends them elsewhere.
+    `beside`: further files that the script reads, such as templates of plug-ins. As inputs, which are local, they would
+    keep jobs on this machine where a storage provider sends them elsewhere.
 
     As a rule's parameter the digest reruns jobs after an edit of the library code they use. The modules as inputs, 25
     files per job, would take most of the planning time. Raises FileNotFoundError as `files_behind`.
@@ -63,9 +64,9 @@ def digest(files: Iterable[Path]) -> str:
     """Return the first 16 hex digits of the SHA-256 of the paths, relative to the repository, and contents of files."""
     total = hashlib.sha256()
     for path in sorted(files):
-        total.update(
-            f"{path.relative_to(_SCRIPTS.parent).as_posix()} {_text_digest(path)}\n".encode()
-        )
+        # A plug-in of another distribution lies elsewhere.
+        place = os.path.relpath(path, _SCRIPTS.parent)
+        total.update(f"{place} {_text_digest(path)}\n".encode())
     return total.hexdigest()[:16]
 
 

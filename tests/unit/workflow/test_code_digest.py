@@ -159,3 +159,15 @@ def test_a_digest_is_that_of_names_and_texts(tmp_path, monkeypatch) -> None:
 def test_a_module_that_does_not_exist_is_an_error() -> None:
     with pytest.raises(FileNotFoundError, match="no module"):
         files_behind(SCRIPTS / "extract_peak.py", "kveval.nothing")
+
+
+def test_an_edit_of_a_template_of_another_distribution_is_one_of_the_code(
+    tmp_path: Path,
+) -> None:
+    template = tmp_path / "toy.md.j2"
+    digests = set()
+    for text in ("## Toys", "## Games"):
+        template.write_text(text)
+        imports._text_digest.cache_clear()
+        digests.add(imports.code_behind("write_report", beside=[template]))
+    assert len(digests) == 2
