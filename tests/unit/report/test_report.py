@@ -241,6 +241,7 @@ def test_a_bar_in_a_cell_does_not_split_it() -> None:
 
 def test_the_footer_names_engine_weights_and_hardware() -> None:
     line = footer(measured().runs, "test")
+    assert line == footer(measured().runs[:1], "test")
     assert line == (
         "local engine, random-weight miniature, not the named model · A CPU, 2 CPUs, 24 GiB memory, no GPU"
         " · vLLM 0.32.0, GuideLLM 0.8.1 · campaign test"

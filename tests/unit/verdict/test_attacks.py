@@ -52,6 +52,17 @@ def test_an_arm_that_was_active_in_one_of_five_runs_is_not_exercised() -> None:
     assert row["basis_activity"] == "refuses: active in 1 of 5 runs"
 
 
+@pytest.mark.parametrize(
+    ("idle", "named"),
+    [(ARM, "the arm served"), ("no-offload", "the cell it is compared with served")],
+)
+def test_the_side_that_was_idle_in_all_runs_is_named(idle: str, named: str) -> None:
+    levels = campaign()
+    levels["exercised"] = (levels["scenario"] != idle).astype("boolean")
+    row = judged(levels)
+    assert f"by its own counters {named} next to nothing" in row["reason"]
+
+
 def test_an_arm_is_judged_on_its_active_runs_where_these_are_enough() -> None:
     levels = active_in(campaign(), 1, 2, 3, 4)
     # The run without the arm would hide the effect.
