@@ -93,9 +93,7 @@ class Rendering:
             with (folder / path).open(encoding="utf-8", newline="") as file:
                 return [*csv.DictReader(file)]
 
-        text = template.read_text(encoding="utf-8")
-        made = environment().from_string(text)
-        return laid_out(made.render(self._variables, rows_of=rows_of))
+        return filled(template, **self._variables, rows_of=rows_of)
 
     def sentences(self, template: str) -> list[str]:
         """Return the items of the list that a template is."""
@@ -116,6 +114,12 @@ class Rendering:
             "answer_sentences": self.answer,
             "addresses": self.addresses,
         }
+
+
+def filled(template: Path, **variables: Any) -> str:
+    """Return a template that lies elsewhere as Markdown with marks."""
+    text = template.read_text(encoding="utf-8")
+    return laid_out(environment().from_string(text).render(variables))
 
 
 def render_report(
@@ -190,7 +194,7 @@ def laid_out(text: str) -> str:
     for raw in text.splitlines():
         line = raw.strip()
         block = blocks[-1]
-        if line == _FENCE:
+        if line.startswith(_FENCE):
             in_code = not in_code
             if in_code:
                 blocks.append([line])
