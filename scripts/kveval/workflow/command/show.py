@@ -59,7 +59,7 @@ def _text(document: Document) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
-        finalize=lambda value: "-" if value is None else value,
+        finalize=_output,
     )
     environment.filters |= {
         "figure": _figure,
@@ -127,6 +127,13 @@ def _conditions(run: Document) -> str:
     versions = [f"{name} {version}" for name, version in run["versions"].items()]
     where = f"{host['fingerprint'] or run['engine']}: {machine}"
     return ", ".join([where, *host["gpus"], f"{run['weights']} weights", *versions])
+
+
+def _output(value: Any) -> Any:
+    """The text of an expression: what separates cells is no part of a value."""
+    if value is None:
+        return "-"
+    return value.replace(_BETWEEN, "|") if isinstance(value, str) else value
 
 
 def _unit(levels: Iterable[Document]) -> str:
