@@ -92,7 +92,9 @@ class _Parts:
         """Return a line in bold."""
         return self._printed(text, "bold")
 
-    def indented(self, text: str, by: int = 2, style: str | None = None) -> str:
+    def indented(
+        self, text: RenderableType, by: int = 2, style: str | None = None
+    ) -> str:
         """Return a text, broken into lines that are all indented."""
         return self._printed(Padding(text, (0, by), expand=False), style)
 
@@ -104,8 +106,11 @@ class _Parts:
             box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim"
         )
         for title in _cells(header):
-            justify = "right" if title.endswith(":") else "left"
-            table.add_column(title.removesuffix(":"), justify=justify, overflow="fold")
+            table.add_column(
+                title.removesuffix(":"),
+                justify="right" if title.endswith(":") else "left",
+                overflow="fold",
+            )
         for row in rows:
             table.add_row(*_cells(caller(row)))
         return f"{self.indented(table)}\n"
