@@ -67,6 +67,7 @@ def edit(folder: Path, path: str) -> None:
         ("report/templates/guidance.md.j2", {"write_report"}),
         ("tables/system/timelines.py", {"plot_recordings", "write_report"}),
         ("plugins/exports/llmd.py", {"export_benchmark_reports"}),
+        ("plugins/exports/benchmark_report.yaml.j2", {"export_benchmark_reports"}),
         (
             "plugins/curve/simulation/curve.py",
             {

@@ -100,9 +100,8 @@ class Rendering:
         def rows_by_cell(path: str) -> dict[Cell, dict[str, str]]:
             return {Cell.from_row(row): row for row in rows_of(path)}
 
-        made = environment().from_string(template.read_text(encoding="utf-8"))
         tables = {"rows_of": rows_of, "rows_by_cell": rows_by_cell}
-        return laid_out(made.render(self._variables, **tables))
+        return filled(template, **self._variables, **tables)
 
     def sentences(self, template: str) -> list[str]:
         """Return the items of the list that a template is."""
@@ -137,6 +136,12 @@ class Rendering:
             "figure_title": self._figure_title,
             "addresses": self.addresses,
         }
+
+
+def filled(template: Path, **variables: Any) -> str:
+    """Return a template that lies elsewhere as Markdown with marks."""
+    text = template.read_text(encoding="utf-8")
+    return laid_out(environment().from_string(text).render(variables))
 
 
 def render_report(
@@ -217,7 +222,7 @@ def laid_out(text: str) -> str:
     for raw in text.splitlines():
         line = raw.strip()
         block = blocks[-1]
-        if line == _FENCE:
+        if line.startswith(_FENCE):
             in_code = not in_code
             if in_code:
                 blocks.append([line])

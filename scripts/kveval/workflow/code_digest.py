@@ -40,9 +40,7 @@ def files_behind(script: Path, *modules: str) -> list[Path]:
         if path not in files:
             files.add(path)
             waiting += _imported(path)
-    folders = {path.parent for path in files if path.name != "__init__.py"} - {
-        script.parent
-    }
+    folders = {path.parent for path in files if path.name != "__init__.py"} - {_SCRIPTS}
     beside = {file for folder in folders for file in _data(folder)}
     return sorted(files | beside)
 

@@ -17,7 +17,6 @@ from kveval.campaign.cell import CELL_COLUMNS, Cell
 from kveval.plugins.exports.llmd import (
     ExportError,
     level_report,
-    peak_report,
     write_peak_reports,
 )
 from kveval.report.data.campaign import Measured, ReportPlan
@@ -42,26 +41,32 @@ def first_level(measured: Measured) -> tuple[dict[str, Any], Run]:
     return measured.levels_of(CELL).iloc[0].to_dict(), measured.runs_of(CELL)[0]
 
 
-def test_peaks_as_benchmark_reports_are_valid(
-    measured: Measured, tmp_path: Path
-) -> None:
-    listed = tmp_path / "analysis" / "benchmark_reports.txt"
-    listed.parent.mkdir()
+@pytest.fixture(scope="module")
+def exported(measured: Measured, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The list of the exported files."""
+    results = tmp_path_factory.mktemp("results")
     for cell in campaign.cells():
-        (tmp_path / cell.path).mkdir(parents=True)
-    write_peak_reports(measured, "large", listed)
-    paths = listed.read_text().split()
-    found = [yaml.safe_load(Path(path).read_text(encoding="utf-8")) for path in paths]
+        (results / cell.path).mkdir(parents=True)
+    listed = results / "analysis" / "benchmark_reports.txt"
+    listed.parent.mkdir()
+    write_peak_reports(measured.levels, measured.peaks, measured.runs, "large", listed)
+    return listed
+
+
+def test_peaks_as_benchmark_reports_are_valid(exported: Path) -> None:
+    paths = exported.read_text().split()
+    reports = [yaml.safe_load(Path(path).read_text(encoding="utf-8")) for path in paths]
     for path in paths:
         assert import_benchmark_report(path).version == "0.2"
-    assert len({content["run"]["uid"] for content in found}) == len(found) == 34
-    assert len({content["run"]["eid"] for content in found}) == len(found)
+    assert len({content["run"]["uid"] for content in reports}) == len(reports) == 34
+    assert len({content["run"]["eid"] for content in reports}) == len(reports)
 
 
 def test_a_benchmark_report_is_the_median_run_at_the_peak_level(
-    measured: Measured,
+    measured: Measured, exported: Path
 ) -> None:
-    content = peak_report(measured, CELL, "large")
+    file = exported.parents[1] / CELL.path / "benchmark_report_v0.2.yaml"
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
     peak = rows_of(measured.peaks, CELL).iloc[0]
     runs = measured.levels_of(CELL, peak["level"]).sort_values("throughput_tok_s")
     middle = runs.iloc[1]
@@ -191,9 +196,31 @@ def test_whatever_is_unknown_of_a_level_its_benchmark_report_is_valid(
     assert "nan" not in json.dumps(content).lower()
 
 
-def test_a_cell_without_a_peak_cannot_be_exported(measured: Measured) -> None:
-    gone = Measured(
-        measured.runs, measured.levels, measured.peaks.iloc[:0], measured.comparison
-    )
+def test_a_cell_without_a_peak_cannot_be_exported(
+    measured: Measured, tmp_path: Path
+) -> None:
+    of_cell = rows_of(measured.levels, CELL)
     with pytest.raises(ExportError, match="Qwen3-14B/lmcache-valkey/20000"):
-        peak_report(gone, CELL, "large")
+        write_peak_reports(
+            of_cell,
+            measured.peaks.iloc[:0],
+            measured.runs,
+            "large",
+            tmp_path / "listed",
+        )
+
+
+def test_values_stand_in_a_benchmark_report_as_they_are(measured: Measured) -> None:
+    """YAML reads 1e-07, yes and 012 as other values than JSON and Python do."""
+    row, run = first_level(measured)
+    odd = {
+        "zipf": 1e-07,
+        "title": 'a "b": #\n\u2028\U0001f600 {{ x }}',
+        "of": ["yes", "012"],
+    }
+    sent = msgspec.structs.replace(
+        run, specification=run.specification | {"workload": run.workload | odd}
+    )
+    load = level_report(row, sent, "large")["scenario"]["load"]
+    assert load["native"]["config"] == sent.workload
+    assert load["metadata"]["description"] == odd["title"]

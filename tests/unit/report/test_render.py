@@ -25,6 +25,7 @@ from kveval.report.render import laid_out, table, without_marks
             "| a |  |\n| --- | --- |\n| b c d |  |\n",
         ),
         ("```\na  b\n\n- c\n```\nd\n", "```\na  b\n\n- c\n```\n\nd\n"),
+        ("```bash\na  b\n```\nd\n", "```bash\na  b\n```\n\nd\n"),
         ("said ``` so\n\nb\n", "said ``` so\n\nb\n"),
     ],
 )

@@ -217,7 +217,7 @@ def test_checks_come_from_the_levels_and_from_the_campaigns_tables(
 ) -> None:
     levels = levels_of_cell()
     facts = {"change_percent": -20.0, "limit_percent": float("nan")}
-    slower = Outcome("steadiness", "warn", facts, "the last third is slower")
+    slower = Outcome("steadiness", "warn", facts, "the last ¦ third is slower")
     columns = outcome_columns([slower])
     levels.loc[0, list(columns)] = list(columns.values())
     write_tables(RESULTS / CELL, levels)
@@ -237,7 +237,7 @@ def test_checks_come_from_the_levels_and_from_the_campaigns_tables(
     ]
     text = show(CELL).stdout
     assert "two ids" in text
-    assert "the last third is slower" in text
+    assert "the last | third is slower" in text
 
 
 def test_an_arm_that_was_idle_is_said_to_be(campaign: Path) -> None:
