@@ -72,6 +72,15 @@ def test_a_level_that_says_nothing_else_is_not_named(
     assert "At other levels" not in screen
 
 
+def test_a_level_at_which_the_arm_was_idle_is_not_named() -> None:
+    facts = crossing(-0.2, 0.25)
+    levels = facts.levels.copy()
+    idle = (levels["scenario"] == "native-offload") & (levels["level"] == 8)
+    levels["activity"] = np.where(idle, "none", levels["activity"])
+    screen = first_screen(PLAN, replace(facts, levels=levels))
+    assert "At other levels" not in screen
+
+
 def test_of_many_levels_without_an_effect_hardly_any_is_named() -> None:
     named = 0
     for seed in range(40):
