@@ -11,20 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import recorder_agent, recorder_scripts
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
-from kveval.engines.kubernetes.api.kinds import POD, SECRET, Document
+from kveval.engines.kubernetes.api.kinds import POD, SECRET, Document, described
 from kveval.engines.kubernetes.api.names import NAME
 from kveval.engines.kubernetes.manifests.context import RunContext
-from kveval.engines.kubernetes.manifests.recorder import INSTALLED
+from kveval.engines.kubernetes.manifests.recorder import (
+    INSTALLED,
+    configuration_of,
+    installed_documents,
+)
 from kveval.engines.kubernetes.pods import direct_url
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.host.http import HttpError, fetch
 
 _ANSWER_S = 150.0
 _POLL_S = 2.0
-_COMMAND = "python scripts/print_permissions.py CAMPAIGN.yaml site=FILE recorder | kubectl apply -f -"
+INSTALL = "python scripts/print_permissions.py CAMPAIGN.yaml site=FILE recorder | kubectl apply -f -"
+"""With what an administrator installs and updates it."""
 
 
 @dataclass
@@ -104,6 +110,30 @@ def key_of(context: RunContext) -> bytes:
     return base64.b64decode(secret["data"]["key"]).strip()
 
 
+def listed_pods(context: RunContext) -> list[Document]:
+    """Return the recorder's pods, ready or not. Raises ClusterError."""
+    return context.api.list(POD, context.site.pcp_namespace, f"{NAME}={INSTALLED}")
+
+
+def outdated(site: Cluster, pod: Document) -> str:
+    """Return that a pod has another configuration than the site's runs demand, "" if it has theirs."""
+    demanded = configuration_of(installed_documents(site)[-1]["spec"]["template"])
+    there = configuration_of(pod)
+    if there == demanded:
+        return ""
+    return f"its configuration is {there or 'without a hash'}, and this campaign's is {demanded}"
+
+
+def require_installed(context: RunContext) -> None:
+    """Raise ClusterError without the recorder's key, or if one of its pods has another configuration than demanded."""
+    key_of(context)
+    for pod in listed_pods(context):
+        if why := outdated(context.site, pod):
+            message = f"the installed recorder cannot be used, {described(pod)}: {why}"
+            fix = f"an administrator updates it by {INSTALL}"
+            raise ClusterError(f"{message}; {fix}", code="recorder_outdated")
+
+
 def installed_pods(
     context: RunContext, nodes: Sequence[str], limit_s: float
 ) -> list[Document]:
@@ -113,15 +143,15 @@ def installed_pods(
     """
     namespace, deadline = context.site.pcp_namespace, time.monotonic() + limit_s
     while True:
-        pods = context.api.list(POD, namespace, f"{NAME}={INSTALLED}")
-        ready = {str(pod["spec"].get("nodeName")): pod for pod in pods if is_ready(pod)}
+        pods = filter(is_ready, listed_pods(context))
+        ready = {str(pod["spec"].get("nodeName")): pod for pod in pods}
         lacking = [node for node in nodes if node not in ready]
         if not lacking:
             return [ready[node] for node in nodes]
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"the recorder that is installed in {namespace} has no ready pod on {', '.join(lacking)} after"
-                f" {limit_s:.0f} s: do its node_selector and tolerations match? An administrator installs it by {_COMMAND}",
+                f" {limit_s:.0f} s: do its node_selector and tolerations match? An administrator installs it by {INSTALL}",
                 code="recorder_missing",
                 nodes=lacking,
             )

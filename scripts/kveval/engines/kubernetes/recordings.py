@@ -38,6 +38,7 @@ from kveval.engines.kubernetes.deployment import RUN_KINDS, remove_all
 from kveval.engines.kubernetes.installed_recorder import (
     InstalledRecorder,
     installed_pods,
+    outdated,
 )
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
@@ -291,6 +292,19 @@ def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document
         context.api, namespace, name, nodes, _START_S, say, context.patience
     )
     return sorted(pods, key=lambda pod: nodes.index(pod["spec"]["nodeName"]))
+
+
+def installed_fault(context: RunContext, pod: Document) -> str:
+    """Return why an installed recorder's pod cannot record this site's runs, "" if it answers that it can."""
+    if not is_ready(pod):
+        return "it is not ready"
+    if why := outdated(context.site, pod):
+        return why
+    try:
+        NodeRecording(context, pod, "none").check_alive()
+    except RecordingError as error:
+        return str(error)
+    return ""
 
 
 def mark_of(context: RunContext) -> str:

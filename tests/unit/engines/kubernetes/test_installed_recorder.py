@@ -27,14 +27,18 @@ from kveval.engines.kubernetes import (
     recordings,
 )
 from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import NAMESPACE
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.installed_recorder import (
     InstalledRecorder,
     installed_pods,
     key_of,
+    require_installed,
 )
 from kveval.engines.kubernetes.manifests.recorder import (
+    CONFIGURED,
     INSTALLED,
+    configuration_of,
     installed_documents,
     recording_documents,
 )
@@ -144,6 +148,10 @@ def api_server(key: bytes = KEY, *pods: dict[str, Any]) -> FakeTransport:
             return ok({"data": {"key": base64.b64encode(key).decode()}})
         if call.path.endswith("/pods"):
             return ok({"items": list(pods), "metadata": {}})
+        if call.path == NAMESPACE.path("", SITE.pcp_namespace):
+            return ok({"metadata": {}})
+        if pods and call.path.endswith(f"/pods/{pods[0]['metadata']['name']}"):
+            return ok(pods[0])
         return status(404, "NotFound")
 
     return FakeTransport(answer)
@@ -235,6 +243,45 @@ def test_a_node_without_the_recorder_is_named(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(ClusterError, match="no ready pod on other") as error:
         installed_pods(context, ["other", "n"], 0.0)
     assert error.value.code == "recorder_missing"
+
+
+def a_pod(configuration: str | None, ready: str = "True") -> dict[str, Any]:
+    annotations = {CONFIGURED: configuration} if configuration else {}
+    there = made("Pod", "recorder-0", spec={"nodeName": "n"}, namespace="kveval-pcp")
+    there["metadata"]["annotations"] = annotations
+    return {**there, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+
+
+def demanded(site: Cluster = SITE) -> str:
+    return configuration_of(installed_documents(site)[-1]["spec"]["template"])
+
+
+@pytest.mark.usefixtures("agent")
+def test_what_keeps_it_from_recording_a_campaign_is_told() -> None:
+    context = run_context(api_server(KEY), SITE)
+    assert recordings.installed_fault(context, a_pod(demanded())) == ""
+    for pod, said in (
+        (a_pod(demanded(), "False"), "not ready"),
+        (a_pod("0123456789ab"), f"0123456789ab, and this campaign's is {demanded()}"),
+        (a_pod(None), "without a hash"),
+    ):
+        assert said in recordings.installed_fault(context, pod)
+    pod = a_pod(demanded())
+    stranger = run_context(api_server(b"another key, of somebody else's", pod), SITE)
+    said = recordings.installed_fault(stranger, pod)
+    assert "cannot be asked" in said and "403" in said
+
+
+def test_a_recorder_of_another_configuration_is_refused_before_servers_start() -> None:
+    sources = {"dcgm": "http://{host}:9400/metrics"}
+    other = SITE.model_copy(
+        update={"recorder": SITE.recorder.model_copy(update={"sources": sources})}
+    )
+    assert demanded(other) != demanded()
+    require_installed(run_context(api_server(KEY, a_pod(demanded())), SITE))
+    with pytest.raises(ClusterError, match="updates it by python") as error:
+        require_installed(run_context(api_server(KEY, a_pod(demanded())), other))
+    assert error.value.code == "recorder_outdated"
 
 
 def test_runs_of_one_name_in_two_namespaces_are_told_apart() -> None:

@@ -1,5 +1,6 @@
 """The recorder of a campaign: PCP beside its servers, with its configuration of endpoints and logged metrics."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,8 @@ from kveval.stacks.registry import SERVERS, SIDECARS
 COMPONENT = "recorder"
 INSTALLED = "kveval-recorder"
 """Name of a recorder that an administrator installs, and of the Secret with its key."""
+CONFIGURED = f"{names.PREFIX}/configuration"
+"""Annotation of an installed recorder's pods: a hash of what their programs, endpoints and logged metrics are."""
 CONTAINER = "pmcd"
 STATE = "/var/lib/kveval"
 """Writable folder of the container, on the node's disk."""
@@ -118,7 +121,10 @@ def recorder_with_lifetime(campaign: str, site: Cluster) -> tuple[Document, ...]
 
 
 def installed_documents(site: Cluster) -> tuple[Document, ...]:
-    """Return the documents of a recorder for an administrator to install, which all campaigns may use."""
+    """Return the documents of a recorder for an administrator to install, which all campaigns may use.
+
+    What it reads is in the hash of its pods' annotation CONFIGURED, so that another configuration starts them anew.
+    """
     selector = {names.NAME: INSTALLED}
     scripts = {name: text for text, name in recorder_scripts.NAMES.items()}
     files = {
@@ -129,7 +135,15 @@ def installed_documents(site: Cluster) -> tuple[Document, ...]:
     _, *own = _recorder(
         site, INSTALLED, {**site.labels, **selector}, selector, {}, files
     )
+    read = json.dumps([document.get("data") for document in own], sort_keys=True)
+    digest = hashlib.sha256(read.encode()).hexdigest()[:12]
+    own[-1]["spec"]["template"]["metadata"]["annotations"][CONFIGURED] = digest
     return tuple(own)
+
+
+def configuration_of(pod: Document) -> str:
+    """Return the hash of the configuration that an installed recorder's pod, or the template of its pods, has."""
+    return str((pod["metadata"].get("annotations") or {}).get(CONFIGURED, ""))
 
 
 def _recorder(
