@@ -8,11 +8,7 @@ from typing import Any
 
 from kveval.engines.kubernetes import nodes as machines
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.errors import (
-    CREDENTIAL_REFUSED,
-    NO_ANSWER,
-    ClusterError,
-)
+from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -55,7 +51,6 @@ from kveval.engines.protocol import Deployer, Log
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError
 from kveval.engines.watchdog import Check
-from kveval.host.errors import Failure, code_of, with_causes
 from kveval.host.hardware import GPU_QUERY, parse_gpus
 from kveval.host.logs import PLAIN, last_words
 from kveval.host.processes import signals_deferred
@@ -99,8 +94,6 @@ class ClusterDeployer(Deployer[ClusterServer]):
         """Called with the new servers after a restart, because they may have other addresses."""
         self._followers: list[Follower] = []
         self._open = True
-        self.failure: Failure | None = None
-        """Why the run failed; None if it did not."""
         self.left = ""
         """Why not all objects of this run were removed; empty if they were."""
         self._restarts = 0
@@ -170,18 +163,14 @@ class ClusterDeployer(Deployer[ClusterServer]):
             context = self._context
             if context.api.lacks_namespace(context.namespace):
                 return
-            codes = {code_of(cause) for cause in with_causes(self.failure)}
-            same = error.code in codes & {NO_ANSWER, CREDENTIAL_REFUSED}
-            why = "" if same else f" ({error})"
             chosen = campaign_selectors(context.campaign, context.site)
             recorder = chosen[context.site.pcp_namespace]
             self.left = (
-                f"not all of this run was removed{why}. {how_it_goes(error)}, or kubectl -n {context.namespace} delete"
-                f" lease,job,deployment,service,configmap,networkpolicy,pod -l '{context.selector()}'; kubectl -n"
-                f" {context.site.pcp_namespace} delete lease,job,daemonset,configmap,pod -l '{recorder}'"
+                f"not all of this run was removed ({error.aside}). {how_it_goes(error)}, or kubectl -n"
+                f" {context.namespace} delete lease,job,deployment,service,configmap,networkpolicy,pod -l"
+                f" '{context.selector()}'; kubectl -n {context.site.pcp_namespace} delete"
+                f" lease,job,daemonset,configmap,pod -l '{recorder}'"
             )
-        if self.left:
-            self._say(self.left)
 
     @property
     def checks(self) -> Sequence[Check]:

@@ -150,20 +150,23 @@ class ClusterEngine:
         job = run_lifetime(context)
         lease.keep_alive(lifetime.ensure_owner_job(context.api, job, lease.document))
         recorder.prepare()
+        failure: Failure | None = None
         try:
             yield RunSession(deployer, load, recorder, scratch)
         except Failure as error:
-            deployer.failure = error
-            deployer.close()
-            said = str(error)
-            if isinstance(error, RolloutError):
-                said = error.keep_evidence(scratch / "raw")
-            # The last line of the job's log has the failure and what is left on the cluster.
-            parts = [namespace_deleted(context), said, deployer.left]
-            error.args = ("; ".join(filter(None, parts)),)
+            failure = error
             raise
         finally:
             deployer.close()
+            if failure is not None:
+                said = str(failure)
+                if isinstance(failure, RolloutError):
+                    said = failure.keep_evidence(scratch / "raw")
+                # The last line of the job's log has the failure and what is left on the cluster.
+                parts = [namespace_deleted(context), said, deployer.left]
+                failure.args = ("; ".join(filter(None, parts)),)
+            elif deployer.left:
+                say(deployer.left)
 
 
 def own_ports() -> dict[str, int]:

@@ -16,11 +16,7 @@ from typing import Any
 
 from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import OUTAGE_S, Api
-from kveval.engines.kubernetes.api.errors import (
-    CREDENTIAL_REFUSED,
-    ClusterError,
-    Refused,
-)
+from kveval.engines.kubernetes.api.errors import ClusterError, Refused
 from kveval.engines.kubernetes.api.kinds import LEASE, Document
 from kveval.engines.kubernetes.api.names import PREFIX, selector
 from kveval.engines.kubernetes.manifests.context import RenderContext, RunContext
@@ -102,10 +98,10 @@ class HeldLease:
                 return
             except ClusterError as error:
                 if held:
-                    # That is said of the run already.
-                    why = "" if error.code == CREDENTIAL_REFUSED else f" ({error})"
                     name = f"{self._namespace}/{self._name}"
-                    say(f"Lease {name} could not be deleted and expires by itself{why}")
+                    say(
+                        f"Lease {name} could not be deleted ({error.aside}) and expires by itself"
+                    )
 
     def read(self) -> Document:
         """Return the Lease as it is now. Raises LeaseLost if this process no longer holds it."""

@@ -429,7 +429,7 @@ def release_recorder(
                     say(f"{said}: {', '.join(names)}")
     except ClusterError as error:
         what = "what the campaign's jobs left" if ended else "the campaign's recorder"
-        say(f"{what} was not removed ({error}). {lifetime.how_it_goes(error)}")
+        say(f"{what} was not removed ({error.aside}). {lifetime.how_it_goes(error)}")
 
 
 def await_removal(context: RunContext, say: Log) -> None:

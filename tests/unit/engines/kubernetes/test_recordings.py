@@ -22,7 +22,7 @@ from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import engine, recorder, recordings
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.errors import NO_ANSWER, ClusterError
+from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.transport import Query, Reply
 from kveval.pcp.installation import ONCE_METRICS, RecordingError
@@ -287,18 +287,34 @@ def test_another_failure_is_told_as_it_is(tmp_path: Path) -> None:
         raise RecordingError("the server died")
 
 
-def test_an_outage_that_ends_a_run_and_its_removal_is_told_once(tmp_path: Path) -> None:
-    def answer(call: Call) -> Reply:
-        return status(503, "ServiceUnavailable")
-
-    outage = "cluster https://10.0.0.1: no usable answer for 300 s"
-    with pytest.raises(RecordingError) as error, failing_session(answer, tmp_path):
-        raise RecordingError(outage) from ClusterError(outage, code=NO_ANSWER)
+@pytest.mark.parametrize(
+    ("reply", "failure", "why"),
+    [
+        (
+            status(503, "ServiceUnavailable"),
+            "cluster https://10.0.0.1: no usable answer for 300 s",
+            "the API server does not answer",
+        ),
+        (
+            status(401, "Unauthorized"),
+            "cluster https://10.0.0.1 rejects the credential (401): has the token expired?",
+            "the cluster rejects the credential",
+        ),
+    ],
+    ids=["outage", "account deleted"],
+)
+def test_what_ends_a_run_and_keeps_it_from_being_removed_is_told_once(
+    reply: Reply, failure: str, why: str, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(RecordingError) as error,
+        failing_session(lambda call: reply, tmp_path),
+    ):
+        raise RecordingError(failure)
     said = str(error.value)
     assert said.startswith(
-        f"{outage}; not all of this run was removed. Kubernetes removes it 15"
+        f"{failure}; not all of this run was removed ({why}). Kubernetes removes it 15"
     )
-    assert said.count("no usable answer") == 1
     # Without this repository, in both namespaces.
     assert "kubectl -n bench delete lease," in said
     assert "kubectl -n kveval-pcp delete lease," in said
@@ -320,5 +336,9 @@ def failing_session(answer: Callable[[Call], Reply], folder: Path) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.lifetime, "ensure_owner_job", lambda *given: None)
         patch.setattr(engine.ClusterRecorder, "prepare", lambda recorder: None)
-        with run.session(folder, lambda text: None):
+        # As a measurement does: what it has deployed is removed before the session ends.
+        with (
+            run.session(folder, pytest.fail) as session,
+            contextlib.closing(session.deployer),
+        ):
             yield
