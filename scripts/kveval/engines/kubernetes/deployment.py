@@ -20,6 +20,7 @@ from kveval.engines.kubernetes.api.kinds import (
     Document,
     Kind,
     kind_of,
+    labels_of,
 )
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_logs
@@ -214,7 +215,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
         admitted = [
             node
             for name, node in nodes.items()
-            if name in names or CONTROL_PLANE in (node["metadata"].get("labels") or {})
+            if name in names or CONTROL_PLANE in labels_of(node)
         ]
         self._context.api.apply(network(self._context, admitted))
         return nodes

@@ -17,7 +17,7 @@ from typing import Any
 from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import OUTAGE_S, Api
 from kveval.engines.kubernetes.api.errors import ClusterError, Refused
-from kveval.engines.kubernetes.api.kinds import LEASE, Document
+from kveval.engines.kubernetes.api.kinds import LEASE, Document, annotations_of
 from kveval.engines.kubernetes.api.names import PREFIX, selector
 from kveval.engines.kubernetes.manifests.context import RenderContext, RunContext
 from kveval.host.processes import signals_deferred
@@ -241,7 +241,7 @@ def living_leases(
 
 def mark_of(lease: Mapping[str, Any]) -> str:
     """Return the mark of the recording of a Lease's run."""
-    return str((lease["metadata"].get("annotations") or {}).get(MARK_ANNOTATION, ""))
+    return str(annotations_of(lease).get(MARK_ANNOTATION, ""))
 
 
 def holder_of(lease: Mapping[str, Any]) -> str:
@@ -286,7 +286,7 @@ def _acquire(
             if gone(other) or unchanged_s > duration_s:
                 metadata = {
                     "resourceVersion": seen,
-                    "annotations": document["metadata"].get("annotations") or {},
+                    "annotations": annotations_of(document),
                 }
                 try:
                     return api.patch(

@@ -20,6 +20,9 @@ from kveval.engines.kubernetes.api.kinds import (
     ROUTE,
     Document,
     Kind,
+    annotations_of,
+    labels_of,
+    status_of,
 )
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import target_url
@@ -92,7 +95,7 @@ def gateway_url(context: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
             raise ClusterError(
                 f"there is no Gateway {namespace}/{name}: correct cluster.gateway, or have one created"
             )
-        addresses = (document.get("status") or {}).get("addresses") or []
+        addresses = status_of(document).get("addresses") or []
         listeners = [
             entry
             for entry in document["spec"].get("listeners") or []
@@ -163,7 +166,7 @@ def _accepted(context: RunContext, kind: Kind) -> tuple[str, str]:
     """Return the object's name if a Gateway has accepted this run's object of `kind`, and otherwise why not."""
     name = context.name("routing")
     document = context.api.read(kind, name, context.namespace) or {}
-    parents: list[dict[str, Any]] = (document.get("status") or {}).get("parents") or []
+    parents: list[dict[str, Any]] = status_of(document).get("parents") or []
     conditions = [
         condition for parent in parents for condition in parent.get("conditions") or []
     ]
@@ -223,7 +226,7 @@ def _base(context: RunContext, pod: Document, port: int) -> str:
 
 def _host(pod: Document) -> str:
     """Return a pod's address as a part of URLs; "" if it has none yet."""
-    address = str((pod.get("status") or {}).get("podIP") or "")
+    address = str(status_of(pod).get("podIP") or "")
     return f"[{address}]" if ":" in address else address
 
 
@@ -280,7 +283,7 @@ def unrecorded(source: str, why: str = "") -> tuple[str, str]:
 
 def is_dcgm(pod: Document) -> bool:
     """Tell whether a pod is NVIDIA's DCGM exporter, by its labels."""
-    return not _DCGM.isdisjoint((pod["metadata"].get("labels") or {}).items())
+    return not _DCGM.isdisjoint(labels_of(pod).items())
 
 
 def dcgm_urls(api: Api, nodes: Collection[str]) -> list[str]:
@@ -297,17 +300,13 @@ def gateway_urls(api: Api, namespace: str, name: str) -> list[str]:
     """
     pods = api.list(POD, namespace, f"{_OF_GATEWAY}={name}")
     return list(
-        _urls(
-            pod
-            for pod in pods
-            if "prometheus.io/port" in (pod["metadata"].get("annotations") or {})
-        )
+        _urls(pod for pod in pods if "prometheus.io/port" in annotations_of(pod))
     )
 
 
 def _urls(pods: Iterable[Document]) -> Iterator[str]:
     for pod in pods:
-        annotations = pod["metadata"].get("annotations") or {}
+        annotations = annotations_of(pod)
         if host := _host(pod):
             port, path = (
                 annotations.get("prometheus.io/port", _DCGM_PORT),

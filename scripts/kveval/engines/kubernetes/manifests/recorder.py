@@ -10,7 +10,7 @@ from kveval.campaign.site import Cluster
 from kveval.engines import merge_metrics
 from kveval.engines.kubernetes import recorder_agent, recorder_scripts
 from kveval.engines.kubernetes.api import names
-from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.api.kinds import Document, annotations_of
 from kveval.engines.kubernetes.manifests.lifetime import owner_job
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS, documents
 from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS, log_block
@@ -143,7 +143,7 @@ def installed_documents(site: Cluster) -> tuple[Document, ...]:
 
 def configuration_of(pod: Document) -> str:
     """Return the hash of the configuration that an installed recorder's pod, or the template of its pods, has."""
-    return str((pod["metadata"].get("annotations") or {}).get(CONFIGURED, ""))
+    return str(annotations_of(pod).get(CONFIGURED, ""))
 
 
 def _recorder(
