@@ -4,15 +4,15 @@ So the account needs no right to make pods, or to run commands, where pods are p
 """
 
 import base64
-import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import recorder_agent, recorder_scripts
+from kveval.engines.kubernetes.api.download import Transfer, TransferError, copy
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.kinds import POD, SECRET, Document, described
@@ -28,6 +28,7 @@ from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.host.http import HttpError, fetch
 
 _ANSWER_S = 150.0
+_PIECE_BYTES = 8 * 2**20
 _POLL_S = 2.0
 INSTALL = "python scripts/print_permissions.py CAMPAIGN.yaml site=FILE recorder | kubectl apply -f -"
 """With what an administrator installs and updates it."""
@@ -49,24 +50,18 @@ class InstalledRecorder:
         own = arguments[1:] if name in ("sources", "start") else arguments
         return self._asked(name, own)
 
-    def bring(self, target: Path) -> None:
-        """Copy the recording's files to a folder. Raises ClusterError."""
-        for path, size, sha256 in json.loads(self._asked("files").stdout):
-            place = PurePosixPath(path)
-            if place.is_absolute() or ".." in place.parts:
-                raise ClusterError(f"unexpected file {path!r} of a recording")
-            final, digest, here = target / path, hashlib.sha256(), 0
-            final.parent.mkdir(parents=True, exist_ok=True)
-            with final.open("wb") as sink:
-                while here < size:
-                    content = self._asked("piece", [path, str(here)]).stdout
-                    if not content:
-                        break
-                    sink.write(content)
-                    digest.update(content)
-                    here += len(content)
-            if digest.hexdigest() != sha256:
-                raise ClusterError(f"{path} of recording {self.mark} arrived altered")
+    def bring(self, folder: str, target: Path) -> None:
+        """Copy the files of a folder of the recording to another. Raises ClusterError."""
+        what = f"collecting recording {self.mark} from {described(self.pod)}"
+        copy(Transfer(self._output, what, folder, _PIECE_BYTES), target)
+
+    def _output(
+        self, script: str, arguments: Sequence[str], stall_s: float
+    ) -> Iterator[bytes]:
+        done = self.run(script, arguments)
+        if done.returncode:
+            raise TransferError(f"recording {self.mark}: {done.error_text}")
+        yield done.stdout
 
     def _asked(self, script: str, arguments: Sequence[str] = ()) -> Executed:
         api, metadata = self.context.api, self.pod["metadata"]

@@ -23,10 +23,9 @@ from typing import Any
 PORT = 44380
 KEPT_S = 3 * 3600.0
 """Seconds without a question after which a recording is ended and removed: longer than servers take to start anew."""
-PIECE_BYTES = 8 * 2**20
 _SKEW_S = 300.0
 _BODY_BYTES = 2**20
-_SCRIPT_S = 120.0
+_SCRIPT_S = 140.0
 MARK = r"r[0-9a-f]{8}|none"
 _NAME = r"[A-Za-z]\w*"
 _URL = r"https?://[\w.:\[\]-]+(?:/[\w./-]*)?"
@@ -36,8 +35,10 @@ ARGUMENTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "alive": ((), ()),
     "begun": ([r"[a-z_.]+"], ()),
     "clock": ((), ()),
+    "list": (["archive"], ()),
     "missing": ((), [_NAME]),
     "processes": ((), [r"[0-9a-f-]{36}"]),
+    "read": ([r"archive/[\w.-]+", r"[0-9]+", r"[0-9]{1,7}"], ()),
     "reach": ((), [_URL]),
     "remove": ((), ()),
     "sources": ((), [_NAME, f"{_URL}(?: {_URL})*"]),
@@ -81,7 +82,7 @@ def opened(key: bytes, body: bytes, now: float) -> dict[str, Any]:
         word.endswith(f"_{mark}") for word in words[::2]
     ):
         raise RefusedRequest(f"sources of {mark} end in its name")
-    if script not in ("files", "piece") and not matches(script, words):
+    if not matches(script, words):
         raise RefusedRequest(f"{script!r} is not done with {words}")
     return {"script": script, "mark": mark, "arguments": words}
 
@@ -121,10 +122,6 @@ class Agent:
         )
         self._asked[mark] = time.monotonic()
         folder = self._root / mark
-        if script == "files":
-            return _output(json.dumps(files(folder)).encode())
-        if script == "piece":
-            return _output(piece(folder, words))
         # The first one may have been asked for by a request whose answer was lost.
         if script == "start" and (folder / "pid").exists():
             return _output(b"")
@@ -145,34 +142,6 @@ class Agent:
             timeout=_SCRIPT_S,
         )
         return _output(done.stdout, done.stderr, done.returncode)
-
-
-def files(folder: Path) -> list[tuple[str, int, str]]:
-    """Return the files of a recording: path, size and SHA-256."""
-    return [
-        (str(path.relative_to(folder)), path.stat().st_size, _sha256(path))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.is_symlink()
-    ]
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while content := file.read(PIECE_BYTES):
-            digest.update(content)
-    return digest.hexdigest()
-
-
-def piece(folder: Path, words: Sequence[str]) -> bytes:
-    """Return a part of a recording's file. Raises RefusedRequest for a file that is none of its."""
-    name, offset = words
-    path = (folder / name).resolve()
-    if folder.resolve() not in path.parents or not path.is_file():
-        raise RefusedRequest(f"{name!r} is no file of the recording")
-    with path.open("rb") as file:
-        file.seek(int(offset))
-        return file.read(PIECE_BYTES)
 
 
 def _output(stdout: bytes, stderr: bytes = b"", code: int = 0) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Shell scripts that are run in the recorder's pods, with the folder of one run's recording as $0."""
 
+from kveval.engines.kubernetes.api.download import LIST, READ
+
 # Sets the paths of PCP's programs; the folder of PCP's state is set by the container's environment.
 _PCP = """. /etc/pcp.env
 PATH=$PATH:$PCP_BIN_DIR:$PCP_BINADM_DIR
@@ -98,7 +100,7 @@ rm -rf "$0"
 """
 
 # Prints the names of all recordings in the folder of $0.
-LIST = r"""
+RECORDINGS = r"""
 ls "$(dirname "$0")" 2>/dev/null || true
 """
 
@@ -123,6 +125,8 @@ for url in sys.argv[1:]: web.urlopen(url, timeout=3).read(1)' "$@"
 """
 
 NAMES = {
+    LIST: "list",
+    READ: "read",
     ALIVE: "alive",
     BEGUN: "begun",
     CLOCK: "clock",

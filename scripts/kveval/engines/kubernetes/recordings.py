@@ -66,6 +66,8 @@ from kveval.pcp.installation import ONCE_METRICS, RecordingError, process_block
 from kveval.pcp.recording import dead_agents
 
 ROOT = f"{STATE}/runs"
+ARCHIVE = "archive"
+"""Folder of a recording's archive, in its own."""
 _ENDED = 3
 _START_S = 600.0
 _READY_S = 60.0
@@ -165,18 +167,19 @@ class NodeRecording:
         api, namespace = self.context.api, self.context.site.pcp_namespace
         try:
             if self._installed is not None:
-                self._installed.bring(brought)
+                self._installed.bring(ARCHIVE, brought)
             else:
-                collect(api, namespace, self.name, CONTAINER, self.folder, brought)
+                archive = f"{self.folder}/{ARCHIVE}"
+                collect(api, namespace, self.name, CONTAINER, archive, brought)
         except ClusterError as error:
             raise RecordingError(f"the archive cannot be copied: {error}") from error
-        if not archive_files(brought / "archive" / "pcp"):
+        if not archive_files(brought / "pcp"):
             raise RecordingError(f"pmlogger in pod {self.name} left no archive")
         renamed = {
             f"openmetrics.{self._own(name)}": f"openmetrics.{name}"
             for name in self.sources
         }
-        rewrite_archive(brought / "archive" / "pcp", self.archive, renamed, self.node)
+        rewrite_archive(brought / "pcp", self.archive, renamed, self.node)
         self.release()
 
     def release(self) -> None:
@@ -378,7 +381,9 @@ def remove_stale(context: RunContext, living: Sequence[str], say: Log) -> None:
     for pod in filter(
         is_ready, context.api.list(POD, context.site.pcp_namespace, chosen)
     ):
-        for mark in NodeRecording(context, pod, "none").run(scripts.LIST).text.split():
+        for mark in (
+            NodeRecording(context, pod, "none").run(scripts.RECORDINGS).text.split()
+        ):
             if mark not in living:
                 NodeRecording(context, pod, mark).release()
                 say(

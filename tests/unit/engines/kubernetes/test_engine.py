@@ -289,7 +289,7 @@ def test_a_recording_is_started_stopped_and_removed_with_its_sources(
     )
     assert text.endswith("log vllm_rabc\nACCESS\n")
     assert "-t 1000msec" in (folder / "started").read_text()
-    assert recorder(recorder_scripts.LIST).stdout.split() == ["rabc"]
+    assert recorder(recorder_scripts.RECORDINGS).stdout.split() == ["rabc"]
     assert recorder(recorder_scripts.STOP).returncode == 0
     # It ended, and whoever asks once more is told that it had.
     assert recorder(recorder_scripts.STOP).returncode == 3

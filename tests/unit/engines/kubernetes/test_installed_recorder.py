@@ -26,6 +26,7 @@ from kveval.engines.kubernetes import (
     recorder_scripts,
     recordings,
 )
+from kveval.engines.kubernetes.api import download
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import NAMESPACE
 from kveval.engines.kubernetes.api.transport import Reply
@@ -107,6 +108,8 @@ def test_what_the_workflow_asks_matches() -> None:
         ("begun", ["hinv.ncpu"]),
         ("processes", ["0f5e2c1a-1111-2222-3333-444455556666"]),
         ("reach", [url]),
+        ("list", ["archive"]),
+        ("read", ["archive/pcp.0", "8388609", "8388608"]),
     ):
         assert matches(script, words), script
     assert set(recorder_agent.ARGUMENTS) == set(recorder_scripts.NAMES.values())
@@ -130,6 +133,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
         recorder_agent.ARGUMENTS, 'printf "%s|" "$(basename "$0")" "$@"'
     )
     scripts["remove"] = 'rm -r "$0"'
+    scripts |= {"list": download.LIST, "read": download.READ}
     scripts["stop"] = "echo gone >&2; exit 3"
     given_words = {"sources": "PROGRAM", "start": "GROUPS"}
     answering = Agent(scripts, given_words, tmp_path / "runs")
@@ -190,7 +194,7 @@ def test_whoever_has_another_key_is_refused() -> None:
 def test_a_recording_is_brought_whole_and_nothing_from_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_agent, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(installed_recorder, "_PIECE_BYTES", 1000)
     folder = tmp_path / "runs" / MARK / "archive"
     folder.mkdir(parents=True)
     content = bytes(range(256)) * 20
@@ -198,14 +202,16 @@ def test_a_recording_is_brought_whole_and_nothing_from_elsewhere(
     (folder / "pcp.index").write_bytes(b"")
     (tmp_path / "secret").write_text("x")
     (folder / "link").symlink_to(tmp_path / "secret")
-    recorder().bring(tmp_path / "here")
-    assert {
-        path.name: path.read_bytes()
-        for path in (tmp_path / "here" / "archive").iterdir()
-    } == {"pcp.0": content, "pcp.index": b""}
-    for name in ("../../secret", "archive/link", "/etc/hostname"):
-        with pytest.raises(RefusedRequest):
-            recorder_agent.piece(tmp_path / "runs" / MARK, [name, "0"])
+    ours = recorder()
+    ours.bring("archive", tmp_path / "here")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()} == {
+        "pcp.0": content,
+        "pcp.index": b"",
+    }
+    for name in ("../../secret", "archive/../../secret", "/etc/hostname"):
+        assert not matches("read", [name, "1", "9"])
+    for name in ("archive/link", "archive/.."):
+        assert ours.run(download.READ, [name, "1", "9"]).returncode != 0
 
 
 def test_a_recording_that_runs_is_not_started_again(
