@@ -2,12 +2,11 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from kveval.engines.kubernetes import nodes as machines
-from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
@@ -18,7 +17,6 @@ from kveval.engines.kubernetes.api.kinds import (
     POD,
     SERVICE,
     Document,
-    Kind,
     kind_of,
     labels_of,
 )
@@ -42,7 +40,7 @@ from kveval.engines.kubernetes.pods import (
     waypoint,
 )
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
-from kveval.engines.kubernetes.teardown import remove
+from kveval.engines.kubernetes.teardown import remove_made
 from kveval.engines.kubernetes.wait.rollout import (
     RolloutError,
     wait_for_deployment,
@@ -361,27 +359,8 @@ class ClusterDeployer(Deployer[ClusterServer]):
 def remove_run(context: RunContext, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
     kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(context))])
-    chosen = {context.namespace: context.selector()}
-    return remove_all(context.api, chosen, kinds, say)
-
-
-def remove_all(
-    api: Api,
-    chosen: Mapping[str, str],
-    kinds: Collection[Kind],
-    say: Callable[[str], None],
-) -> list[str]:
-    """Remove the objects of `kinds`, which the account made, and return their names.
-
-    `chosen`: namespace -> the labels of what is removed there.
-    """
-    result = remove(api, chosen, kinds=kinds, say=say)
-    if result.unlisted:
-        # The account could list them when it created them.
-        lacking = ", ".join(sorted({kind.plural for kind, _ in result.unlisted}))
-        message = f"the account may no longer list {lacking} in namespace {' or '.join(chosen)}"
-        raise ClusterError(message, code="right_missing", resources=lacking)
-    return result.removed
+    chosen = context.namespace, context.selector()
+    return remove_made(context.api, *chosen, kinds, say)
 
 
 def on_nodes(names: Iterable[str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ from kveval.engines.kubernetes.api.kinds import (
     described,
 )
 from kveval.engines.kubernetes.api.names import labels, object_name
-from kveval.engines.kubernetes.deployment import RUN_KINDS, remove_all
+from kveval.engines.kubernetes.deployment import RUN_KINDS
 from kveval.engines.kubernetes.installed_recorder import (
     InstalledRecorder,
     installed_pods,
@@ -52,7 +52,7 @@ from kveval.engines.kubernetes.manifests.recorder import (
     recorder_selector,
     recording_documents,
 )
-from kveval.engines.kubernetes.teardown import remove
+from kveval.engines.kubernetes.teardown import remove_made
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.engines.kubernetes.wait.rollout import (
     RolloutError,
@@ -74,7 +74,6 @@ _READY_S = 60.0
 _POLL_S = 0.3
 _RECORDER_KINDS = (JOB, DAEMON_SET, POD, CONFIG_MAP)
 _REMOVAL = "recorder-removal"
-_REMOVAL_S = 120.0
 _OUTAGE_S = 10.0
 
 
@@ -418,8 +417,8 @@ def release_recorder(
             elif ended:
                 # All else of a run goes with its Jobs.
                 chosen = campaign_selectors(campaign, site)
-                of_runs = {site.namespace: chosen[site.namespace]}
-                names = remove_all(api, of_runs, RUN_KINDS, say)
+                of_runs = site.namespace, chosen[site.namespace]
+                names = remove_made(api, *of_runs, RUN_KINDS, say)
                 for namespace, selected in chosen.items():
                     for lease in api.list(LEASE, namespace, selected):
                         # A run may begin now, and have made its own.
@@ -486,10 +485,7 @@ def _removal_alone(
 
 
 def _remove_recorder(api: Api, site: Cluster, campaign: str, say: Log) -> None:
-    remove(
-        api,
-        {site.pcp_namespace: recorder_selector(campaign, site)},
-        kinds=_RECORDER_KINDS,
-        timeout_s=_REMOVAL_S,
-        say=say,
-    )
+    # With its namespace the recorder goes, and so do the rights there.
+    if not api.lacks_namespace(site.pcp_namespace):
+        chosen = site.pcp_namespace, recorder_selector(campaign, site)
+        remove_made(api, *chosen, _RECORDER_KINDS, say)
