@@ -99,12 +99,7 @@ class ClusterEngine:
         """Remove what killed jobs left: this run's objects, found by label, and recordings."""
         for name in remove_run(self._context, say):
             say(f"removed an object that a killed run left: {name}")
-        living_leases = leases.living_leases(
-            self._api, self._site.namespace, self._job.campaign
-        )
-        recordings.remove_stale(
-            self._context, [leases.mark_of(lease) for lease in living_leases], say
-        )
+        recordings.remove_stale(self._context, say)
 
     def wait_until_quiet(self, say: Log) -> None:
         """Wait for nothing: this host only asks and waits."""

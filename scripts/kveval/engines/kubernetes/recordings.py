@@ -6,6 +6,7 @@ are copied here they have the names that every recording uses, and the host is t
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -368,8 +369,8 @@ def reaches(context: RunContext, pod: Document, urls: Sequence[str]) -> bool:
     return False
 
 
-def remove_stale(context: RunContext, living: Sequence[str], say: Log) -> None:
-    """End the recordings that killed runs left; `living`: the marks of the runs that are being measured.
+def remove_stale(context: RunContext, say: Log) -> None:
+    """End the recordings that killed runs left.
 
     A recorder that an administrator has installed, which other campaigns use as well, ends them itself.
     """
@@ -380,14 +381,14 @@ def remove_stale(context: RunContext, living: Sequence[str], say: Log) -> None:
     for pod in filter(
         is_ready, context.api.list(POD, context.site.pcp_namespace, chosen)
     ):
-        for mark in (
-            NodeRecording(context, pod, "none").run(scripts.RECORDINGS).text.split()
-        ):
-            if mark not in living:
-                NodeRecording(context, pod, mark).release()
-                say(
-                    f"ended the recording {mark} that a killed run left in pod {pod['metadata']['name']}"
-                )
+        marks = NodeRecording(context, pod, "none").run(scripts.RECORDINGS).text.split()
+        # Only now: none of these is of a run that begins after this.
+        living = leases.living_leases(context.api, context.namespace, context.campaign)
+        for mark in sorted({*marks} - {*map(leases.mark_of, living)}):
+            NodeRecording(context, pod, mark).release()
+            say(
+                f"ended the recording {mark} that a killed run left in pod {pod['metadata']['name']}"
+            )
 
 
 def release_recorder(
@@ -471,14 +472,18 @@ def _removal_alone(
     """
     metadata = removal_metadata(campaign, site)
     awaited = "the campaign's recorder: {holder} is removing it"
+    hold = functools.partial(leases.hold, api, metadata, awaited, say)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(leases.hold(api, metadata, awaited, say))
+            stack.enter_context(hold())
         except Refused as error:
             # Without its namespace there is no recorder; the account may be one that makes the namespace.
             if not api.lacks_namespace(site.pcp_namespace):
-                raise
-            if error.status != 404 and begins:
+                if error.status != 404:
+                    raise
+                # Another run has just made it.
+                stack.enter_context(hold())
+            elif error.status != 404 and begins:
                 message = f"there is no namespace {site.pcp_namespace}, or it is being deleted: docs/cluster.md makes it"
                 raise ClusterError(message, code="no_namespace") from error
         yield

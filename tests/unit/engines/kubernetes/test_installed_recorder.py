@@ -316,7 +316,7 @@ def test_a_run_makes_and_removes_nothing_of_it() -> None:
     context = run_context(transport, SITE)
     recordings.release_recorder(SITE, "spring", said.append, context.api)
     recordings.await_removal(context, said.append)
-    recordings.remove_stale(context, [], said.append)
+    recordings.remove_stale(context, said.append)
     assert said == []
 
 

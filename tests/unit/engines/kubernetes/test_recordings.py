@@ -19,7 +19,7 @@ from tests.support.fake_cluster import (
 )
 
 from kveval.campaign.site import Cluster
-from kveval.engines.kubernetes import engine, recorder, recordings
+from kveval.engines.kubernetes import engine, leases, recorder, recordings
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
@@ -216,6 +216,46 @@ def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
     with made.recording():
         pods.ran.clear()
     assert bool(pods.of(scripts.REMOVE)) is ended
+
+
+def test_a_recording_of_a_run_that_begins_meanwhile_is_no_killed_runs(
+    pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = on("gpu-0", "recorder-a")
+    ready["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+    said: list[str] = []
+
+    def run(
+        recording: recordings.NodeRecording, script: str, *arguments: str
+    ) -> Executed:
+        pods.run(recording, script, *arguments)
+        listed = b"killed living" if script == scripts.RECORDINGS else b""
+        return Executed(listed, b"", 0)
+
+    def living(*given: object) -> list[dict[str, Any]]:
+        # Asked before, it would not know a run that begins while recordings are listed.
+        assert pods.of(scripts.RECORDINGS)
+        return [{"metadata": {"annotations": {leases.MARK_ANNOTATION: "living"}}}]
+
+    monkeypatch.setattr(recordings.NodeRecording, "run", run)
+    monkeypatch.setattr(leases, "living_leases", living)
+    context = run_context(FakeTransport(lambda call: ok({"items": [ready]})))
+    recordings.remove_stale(context, said.append)
+    assert ["recording killed" in text for text in said] == [True]
+    assert len([ran for _, ran, _ in pods.ran if ran == scripts.REMOVE]) == 1
+
+
+def test_a_namespace_that_another_run_makes_meanwhile_is_no_fault() -> None:
+    refusals = [status(404, "NotFound")]
+
+    def answer(call: Call) -> Reply:
+        if call.method == "POST":
+            return refusals.pop() if refusals else ok(call.body)
+        return ok({"metadata": {}, "items": []})
+
+    context = run_context(FakeTransport(answer))
+    recordings.await_removal(context, pytest.fail)
+    assert refusals == []
 
 
 # --- a namespace that somebody deletes
