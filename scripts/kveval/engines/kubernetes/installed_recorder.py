@@ -45,30 +45,11 @@ class InstalledRecorder:
 
     def run(self, script: str, arguments: Sequence[str]) -> Executed:
         """Have one of the recorder's scripts run. Raises ClusterError."""
-        name = recorder_scripts.NAMES[script]
-        # What an administrator has given it.
-        own = arguments[1:] if name in ("sources", "start") else arguments
-        return self._asked(name, own)
-
-    def bring(self, folder: str, target: Path) -> None:
-        """Copy the files of a folder of the recording to another. Raises ClusterError."""
-        what = f"collecting recording {self.mark} from {described(self.pod)}"
-        copy(Transfer(self._output, what, folder, _PIECE_BYTES), target)
-
-    def _output(
-        self, script: str, arguments: Sequence[str], stall_s: float
-    ) -> Iterator[bytes]:
-        done = self.run(script, arguments)
-        if done.returncode:
-            raise TransferError(f"recording {self.mark}: {done.error_text}")
-        yield done.stdout
-
-    def _asked(self, script: str, arguments: Sequence[str] = ()) -> Executed:
         api, metadata = self.context.api, self.pod["metadata"]
         namespace, name = self.context.site.pcp_namespace, str(metadata["name"])
         self._key = self._key or key_of(self.context)
         request = {
-            "script": script,
+            "script": recorder_scripts.NAMES[script],
             "mark": self.mark,
             "arguments": list(arguments),
             "time": api.now().timestamp(),
@@ -92,6 +73,19 @@ class InstalledRecorder:
             base64.b64decode(answer["stderr"]),
             int(answer["returncode"]),
         )
+
+    def bring(self, folder: str, target: Path) -> None:
+        """Copy the files of a folder of the recording to another. Raises ClusterError."""
+        what = f"collecting recording {self.mark} from {described(self.pod)}"
+        copy(Transfer(self._output, what, folder, _PIECE_BYTES), target)
+
+    def _output(
+        self, script: str, arguments: Sequence[str], stall_s: float
+    ) -> Iterator[bytes]:
+        done = self.run(script, arguments)
+        if done.returncode:
+            raise TransferError(f"recording {self.mark}: {done.error_text}")
+        yield done.stdout
 
 
 def key_of(context: RunContext) -> bytes:

@@ -103,14 +103,11 @@ def matches(script: str, words: Sequence[str]) -> bool:
 class Agent:
     """Answers to requests.
 
-    `scripts`: the text of each script by name; `given`: what an administrator gives a script as its first argument;
-    `root`: the folder of all recordings.
+    `scripts`: the text of each script by name; `root`: the folder of all recordings.
     """
 
-    def __init__(
-        self, scripts: Mapping[str, str], given: Mapping[str, str], root: Path
-    ) -> None:
-        self._scripts, self._given, self._root = scripts, given, root
+    def __init__(self, scripts: Mapping[str, str], root: Path) -> None:
+        self._scripts, self._root = scripts, root
         self._asked: dict[str, float] = {}
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,9 +132,8 @@ class Agent:
                 self._run("remove", folder, [])
 
     def _run(self, script: str, folder: Path, words: list[str]) -> dict[str, Any]:
-        given = [self._given[script]] if script in self._given else []
         done = subprocess.run(
-            ["sh", "-c", self._scripts[script], str(folder), *given, *words],
+            ["sh", "-c", self._scripts[script], str(folder), *words],
             capture_output=True,
             timeout=_SCRIPT_S,
         )
@@ -187,13 +183,9 @@ def serve(agent: Agent, key: bytes, address: tuple[str, int]) -> ThreadingHTTPSe
 
 
 def main(settings: Path, key_file: Path) -> None:
-    """Answer on the node's address, as HOST_IP has it; `settings`: the folder with scripts.json and merge.py."""
+    """Answer on the node's address, as HOST_IP has it; `settings`: the folder with scripts.json."""
     scripts = json.loads((settings / "scripts.json").read_text())
-    given = {
-        "sources": (settings / "merge.py").read_text(),
-        "start": os.environ["KVEVAL_GROUPS"],
-    }
-    agent = Agent(scripts, given, Path(os.environ["KVEVAL_RUNS"]))
+    agent = Agent(scripts, Path(os.environ["KVEVAL_RUNS"]))
     key = key_file.read_bytes().strip()
     if len(key) < 32:
         sys.exit(f"{key_file} has fewer than 32 characters")

@@ -7,20 +7,18 @@ _PCP = """. /etc/pcp.env
 PATH=$PATH:$PCP_BIN_DIR:$PCP_BINADM_DIR
 """
 
-# $1: the program that merges several pages into one; then pairs of a name and its URLs. Files are written elsewhere
-# and moved, because the openmetrics agent may read the folder at any moment.
+# Pairs of a name and its URLs; merge.py makes one page of several. Files are written elsewhere and moved, because the
+# openmetrics agent may read the folder at any moment.
 SOURCES = r"""
 set -e
 folder=$PCP_VAR_DIR/pmdas/openmetrics/config.d
 mkdir -p "$0"
-printf '%s' "$1" > "$0/merge.py"
-shift
 while [ $# -ge 2 ]; do
   case $2 in
   *' '*)
     python=/usr/bin/python3
     [ -x "$python" ] || python=python3
-    printf '#!/bin/sh\nexec %s %s %s\n' "$python" "$0/merge.py" "$2" > "$0/new"
+    printf '#!/bin/sh\nexec %s %s %s\n' "$python" "$KVEVAL_START/merge.py" "$2" > "$0/new"
     chmod 755 "$0/new"
     mv "$0/new" "$folder/$1"
     ;;
@@ -43,15 +41,15 @@ done
 """
 )
 
-# $1: the folder of the groups of logged metrics, $2: what else is logged, $3: interval in ms; then pairs of a source
-# and its group. The output goes to files, because a command in a pod lasts as long as its output is open.
+# $1: what is logged beside the groups of metrics, $2: interval in ms; then pairs of a source and its group. The output
+# goes to files, because a command in a pod lasts as long as its output is open.
 START = (
     _PCP
     + r"""
 set -e
 mkdir -p "$0/archive"
-groups=$1 beside=$2 interval=$3
-shift 3
+groups=$KVEVAL_GROUPS beside=$1 interval=$2
+shift 2
 {
   cat "$groups/once" "$groups/host"
   printf '%s' "$beside"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.campaign.site import Cluster
-from kveval.engines import merge_metrics
 from kveval.engines.kubernetes import leases, lifetime
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
@@ -44,7 +43,6 @@ from kveval.engines.kubernetes.installed_recorder import (
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
-    CONFIGURATION,
     CONTAINER,
     STATE,
     campaign_selectors,
@@ -110,10 +108,7 @@ class NodeRecording:
         pairs = [
             word for name, url in sources.items() for word in (self._own(name), url)
         ]
-        program = Path(merge_metrics.__file__).read_text(encoding="utf-8")
-        self._require(
-            self.run(scripts.SOURCES, program, *pairs), "cannot set its sources"
-        )
+        self._require(self.run(scripts.SOURCES, *pairs), "cannot set its sources")
 
     def start(self, processes: Sequence[int]) -> None:
         """Start pmlogger once every endpoint can be read; return once values are logged. Raises RecordingError."""
@@ -137,7 +132,7 @@ class NodeRecording:
         }
         logged = [word for pair in groups.items() for word in pair]
         interval = f"{self.context.site.recorder.interval_s * 1000:.0f}"
-        argv = [CONFIGURATION, process_block(processes), interval, *logged]
+        argv = [process_block(processes), interval, *logged]
         self._require(self.run(scripts.START, *argv), "cannot start pmlogger")
         while (begun := self.run(scripts.BEGUN, ONCE_METRICS[0])).returncode:
             if begun.returncode == _ENDED:

@@ -135,8 +135,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     scripts["remove"] = 'rm -r "$0"'
     scripts |= {"list": download.LIST, "read": download.READ}
     scripts["stop"] = "echo gone >&2; exit 3"
-    given_words = {"sources": "PROGRAM", "start": "GROUPS"}
-    answering = Agent(scripts, given_words, tmp_path / "runs")
+    answering = Agent(scripts, tmp_path / "runs")
     with recorder_agent.serve(answering, KEY, ("127.0.0.1", 0)) as server:
         monkeypatch.setattr(recorder_agent, "PORT", server.server_address[1])
         threading.Thread(
@@ -166,18 +165,16 @@ def recorder(key: bytes = KEY) -> InstalledRecorder:
 
 
 @pytest.mark.usefixtures("agent")
-def test_scripts_run_in_the_recordings_folder_with_what_the_administrator_gave() -> (
-    None
-):
+def test_scripts_run_in_the_recordings_folder() -> None:
     ours = recorder()
     for script, words, said in (
         (recorder_scripts.CLOCK, [], f"{MARK}|"),
         (
             recorder_scripts.SOURCES,
-            ["ours", f"vllm_{MARK}", "http://a:1/m"],
-            f"{MARK}|PROGRAM|vllm_{MARK}|http://a:1/m|",
+            [f"vllm_{MARK}", "http://a:1/m"],
+            f"{MARK}|vllm_{MARK}|http://a:1/m|",
         ),
-        (recorder_scripts.START, ["ours", "", "1000"], f"{MARK}|GROUPS||1000|"),
+        (recorder_scripts.START, ["", "1000"], f"{MARK}||1000|"),
     ):
         assert ours.run(script, words).text == said
     done = ours.run(recorder_scripts.STOP, [])
@@ -220,7 +217,7 @@ def test_a_recording_that_runs_is_not_started_again(
     folder = tmp_path / "runs" / MARK
     folder.mkdir(parents=True)
     (folder / "pid").write_text("1")
-    assert recorder().run(recorder_scripts.START, ["", "", "1000"]).text == ""
+    assert recorder().run(recorder_scripts.START, ["", "1000"]).text == ""
 
 
 def test_a_recording_that_nobody_asks_about_is_ended(

@@ -86,7 +86,7 @@ def test_every_node_records_its_host_and_one_the_endpoints(
 ) -> None:
     recording = begun(tmp_path)
     mark = recording.nodes[0].mark
-    assert {node: words[1:] for node, words in pods.of(scripts.SOURCES).items()} == {
+    assert pods.of(scripts.SOURCES) == {
         "gpu-0": (
             f"vllm_{mark}",
             "http://10.0.0.1:8000/metrics http://10.0.0.2:8000/metrics",
@@ -95,7 +95,7 @@ def test_every_node_records_its_host_and_one_the_endpoints(
     }
     # An endpoint of each node is read by each, one of the whole cluster by the first.
     logged = {
-        node: dict(zip(words[3::2], words[4::2], strict=True))
+        node: dict(zip(words[2::2], words[3::2], strict=True))
         for node, words in pods.of(scripts.START).items()
     }
     assert logged == {

@@ -129,7 +129,6 @@ def installed_documents(site: Cluster) -> tuple[Document, ...]:
     scripts = {name: text for text, name in recorder_scripts.NAMES.items()}
     files = {
         "agent.py": Path(recorder_agent.__file__).read_text(encoding="utf-8"),
-        "merge.py": Path(merge_metrics.__file__).read_text(encoding="utf-8"),
         "scripts.json": json.dumps(scripts),
     }
     _, *own = _recorder(
@@ -160,6 +159,7 @@ def _recorder(
     of commands in it, if something does.
     """
     start = (MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8")
+    merge = Path(merge_metrics.__file__).read_text(encoding="utf-8")
     return documents(
         "recorder.yaml.j2",
         site=site,
@@ -168,7 +168,7 @@ def _recorder(
         selector=selector,
         servers=servers,
         annotations=UNCONFINED | site.annotations_of(COMPONENT),
-        files={"start-pmcd.sh": start, **files},
+        files={"start-pmcd.sh": start, "merge.py": merge, **files},
         sources={
             f"{source}.url": f"{url}\n" for source, url in site.recorder.sources.items()
         },
