@@ -33,7 +33,7 @@ from kveval.engines.kubernetes.manifests.rendering import (
     load_target,
 )
 from kveval.engines.kubernetes.pods import images_of
-from kveval.engines.kubernetes.recordings import epoch_seconds
+from kveval.engines.kubernetes.recordings import clock_of
 from kveval.engines.kubernetes.wait.diagnosis import exit_of, not_terminating
 from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
 from kveval.engines.protocol import (
@@ -318,11 +318,9 @@ class LoadJobs(LoadRunner):
 
     def _told(self, pod: Document, script: str) -> tuple[float, float]:
         """Signal a pod to continue; return the time there, epoch seconds, and here, time.monotonic()."""
-        begin = time.time()
-        there = epoch_seconds(self._in_pod(pod, script))
-        half_s = (time.time() - begin) / 2
         node = str(pod["spec"].get("nodeName"))
-        self._clocks.append(MachineClock(node, there - begin - half_s, half_s))
+        clock, there = clock_of(node, lambda: self._in_pod(pod, script))
+        self._clocks.append(clock)
         return there, time.monotonic()
 
     @property

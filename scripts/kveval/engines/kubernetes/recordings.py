@@ -8,7 +8,7 @@ are copied here they have the names that every recording uses, and the host is t
 import contextlib
 import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -185,10 +185,7 @@ class NodeRecording:
 
     def clock(self) -> MachineClock:
         """Return the node's clock. Raises RecordingError."""
-        begin = time.time()
-        there = epoch_seconds(self.run(scripts.CLOCK).text)
-        half_s = (time.time() - begin) / 2
-        return MachineClock(self.node, there - begin - half_s, half_s)
+        return clock_of(self.node, lambda: self.run(scripts.CLOCK).text)[0]
 
     def run(self, script: str, *arguments: str) -> Executed:
         """Run a script in the pod and return its result, whatever its exit code. Raises RecordingError."""
@@ -271,10 +268,16 @@ class ClusterRecording:
             node.release()
 
 
-def epoch_seconds(text: str) -> float:
-    """Parse the first word of `date +%s.%N`; a `date` that does not know %N prints it unchanged."""
-    whole, _, fraction = text.split(maxsplit=1)[0].partition(".")
-    return float(f"{whole}.{fraction if fraction.isdigit() else 0}")
+def clock_of(node: str, ask: Callable[[], str]) -> tuple[MachineClock, float]:
+    """Return a node's clock, and the time there when it was asked, epoch seconds.
+
+    `ask`: runs `date +%s.%N` there; a `date` that does not know %N prints it unchanged.
+    """
+    begin = time.time()
+    whole, _, fraction = ask().split(maxsplit=1)[0].partition(".")
+    half_s = (time.time() - begin) / 2
+    there = float(f"{whole}.{fraction if fraction.isdigit() else 0}")
+    return MachineClock(node, there - begin - half_s, half_s), there
 
 
 def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document]:
