@@ -88,7 +88,7 @@ class ClusterEngine:
                     over = True
                     raise
         finally:
-            # This run's own pointer is written later.
+            # The last but one removes it, too: whoever adopts the last run would not, and a failed run has no pointer.
             to_come = sum(not pointer.exists() for pointer in self._job.pointers) > 1
             if over or not to_come:
                 recordings.release_recorder(
