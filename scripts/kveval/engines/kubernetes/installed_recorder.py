@@ -24,7 +24,7 @@ from kveval.engines.kubernetes.manifests.recorder import (
     installed_documents,
 )
 from kveval.engines.kubernetes.pods import direct_url
-from kveval.engines.kubernetes.wait.diagnosis import is_ready
+from kveval.engines.kubernetes.wait.diagnosis import is_ready, not_terminating
 from kveval.host.http import HttpError, fetch
 
 _ANSWER_S = 150.0
@@ -100,8 +100,9 @@ def key_of(context: RunContext) -> bytes:
 
 
 def listed_pods(context: RunContext) -> list[Document]:
-    """Return the recorder's pods, ready or not. Raises ClusterError."""
-    return context.api.list(POD, context.site.pcp_namespace, f"{NAME}={INSTALLED}")
+    """Return the recorder's pods that are not being deleted, ready or not. Raises ClusterError."""
+    namespace, chosen = context.site.pcp_namespace, f"{NAME}={INSTALLED}"
+    return not_terminating(context.api.list(POD, namespace, chosen))
 
 
 def outdated(site: Cluster, pod: Document) -> str:

@@ -281,7 +281,9 @@ def test_a_recorder_of_another_configuration_is_refused_before_servers_start() -
         update={"recorder": SITE.recorder.model_copy(update={"sources": sources})}
     )
     assert demanded(other) != demanded()
-    require_installed(run_context(api_server(KEY, a_pod(demanded())), SITE))
+    going = a_pod(None)
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    require_installed(run_context(api_server(KEY, going, a_pod(demanded())), SITE))
     with pytest.raises(ClusterError, match="updates it by python") as error:
         require_installed(run_context(api_server(KEY, a_pod(demanded())), other))
     assert error.value.code == "recorder_outdated"
