@@ -105,9 +105,8 @@ def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
         key: labels[key]
         for key in (f"{names.PREFIX}/campaign", f"{names.PREFIX}/component")
     }
-    of_run = names.labels(campaign, "", None, "", COMPONENT)
     servers = {
-        f"{names.PREFIX}/campaign": of_run[f"{names.PREFIX}/campaign"],
+        f"{names.PREFIX}/campaign": names.label_value(campaign),
         f"{names.PREFIX}/component": "model-server",
     }
     name = recorder_name(campaign, site)
