@@ -109,6 +109,10 @@ class Patience:
     restarts: int = 0
 
 
+USUAL = Patience()
+"""The patience where a site says nothing else."""
+
+
 @dataclass(frozen=True)
 class Trouble:
     """Why a pod will not run: the cause as the cluster names it, the cluster's message, what to do.
@@ -179,13 +183,12 @@ def trouble_of(
     pod: Pod,
     events: Iterable[Mapping[str, Any]] = (),
     now: datetime | None = None,
-    patience: Patience | None = None,
+    patience: Patience = USUAL,
 ) -> Trouble | None:
     """Return why a pod will not run, None as long as it still may.
 
     `events`: the pod's; `now`: the time by the cluster's clock, from which the duration of a state is computed.
     """
-    patience = patience or Patience()
     now = now or datetime.now(UTC)
     name = pod["metadata"]["name"]
     status = status_of(pod)

@@ -27,6 +27,7 @@ from kveval.engines.kubernetes.api.kinds import (
     status_of,
 )
 from kveval.engines.kubernetes.wait.diagnosis import (
+    USUAL,
     Patience,
     Trouble,
     claim_trouble,
@@ -107,7 +108,7 @@ class WaitTarget:
     kind: Kind
     namespace: str
     name: str
-    patience: Patience = field(default_factory=Patience)
+    patience: Patience = USUAL
     seen: Document | None = None
     notes: str = ""
     """Why pods have no node yet, as the last `check` found it."""
@@ -320,13 +321,13 @@ def wait_for_deployment(
     name: str,
     timeout_s: float,
     say: Log | None = None,
-    patience: Patience | None = None,
+    patience: Patience = USUAL,
 ) -> list[Document]:
     """Wait until all replicas of the newest revision are available and no others are left; return their pods.
 
     Raises RolloutError as soon as a pod of that revision cannot run, or after `timeout_s`.
     """
-    target = WaitTarget(api, DEPLOYMENT, namespace, name, patience or Patience())
+    target = WaitTarget(api, DEPLOYMENT, namespace, name, patience)
     return _waited(target, _deployment, timeout_s, say)
 
 
@@ -400,13 +401,13 @@ def wait_for_daemonset(
     nodes: Collection[str],
     timeout_s: float,
     say: Log | None = None,
-    patience: Patience | None = None,
+    patience: Patience = USUAL,
 ) -> list[Document]:
     """Wait until each of `nodes` has a ready pod of a DaemonSet's current template; return those pods.
 
     Faults on other nodes are ignored. Raises RolloutError.
     """
-    target = WaitTarget(api, DAEMON_SET, namespace, name, patience or Patience())
+    target = WaitTarget(api, DAEMON_SET, namespace, name, patience)
     return _waited(
         target,
         lambda target, daemon_set: _daemon_set(target, daemon_set, nodes),
@@ -457,14 +458,14 @@ def wait_for_job(
     name: str,
     timeout_s: float,
     say: Log | None = None,
-    patience: Patience | None = None,
+    patience: Patience = USUAL,
 ) -> list[Document]:
     """Wait until a Job has completed; return its successful pods, as far as they still exist.
 
     Raises RolloutError if the Job failed, if its pod cannot run, or after `timeout_s`.
     """
     return _waited(
-        WaitTarget(api, JOB, namespace, name, patience or Patience()),
+        WaitTarget(api, JOB, namespace, name, patience),
         _job,
         timeout_s,
         say,
