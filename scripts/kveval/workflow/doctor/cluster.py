@@ -392,7 +392,7 @@ def _installed(
 ) -> FindingRow:
     """Judge the recorder that an administrator has installed: it has to record wherever a server may be."""
     place = plan.site.pcp_namespace
-    fix = f"an administrator installs and updates it by {INSTALL}"
+    fix = f"an administrator installs and updates it by {INSTALL}; a new key is read by new pods"
     if facts.refusal:
         return error("recorder", facts.refusal, fix, "not_asked")
     selected, tolerating = _selected(plan, nodes)
