@@ -5,6 +5,7 @@ The cluster is real but for its node (see cluster_chain.py); vLLM and GuideLLM a
 
 import json
 import os
+import re
 import signal
 import subprocess
 import tarfile
@@ -281,8 +282,38 @@ def test_after_kill_9_of_snakemake_nothing_is_left_and_a_rerun_completes(
     assert cluster.ours() == []
 
 
-def test_what_a_killed_job_left_is_named_and_removed_when_snakemake_ends(
-    tree: Callable[[dict[str, Any]], ClusterTree], cluster: Cluster
+def kill_jobs(made: ClusterTree, snakemake: "subprocess.Popen[str]") -> None:
+    for job in made.jobs(snakemake.pid):
+        job.kill()
+
+
+def ctrl_c(made: ClusterTree, snakemake: "subprocess.Popen[str]") -> None:
+    """As a terminal does it: to snakemake and to its jobs."""
+    for child in made.jobs(snakemake.pid):
+        child.send_signal(signal.SIGINT)
+    snakemake.send_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("interrupt", "code", "said"),
+    [
+        (
+            kill_jobs,
+            1,
+            [
+                rf"a killed job had left: .*(Deployment {NAMESPACE}/.*){{2}}",
+                "job was killed",
+            ],
+        ),
+        (ctrl_c, 130, [r"Stopped \(SIGINT\)", "Kept: 0 of 2 measurements"]),
+    ],
+)
+def test_what_an_interrupted_workflow_had_started_is_removed(
+    tree: Callable[[dict[str, Any]], ClusterTree],
+    cluster: Cluster,
+    interrupt: "Callable[[ClusterTree, subprocess.Popen[str]], None]",
+    code: int,
+    said: list[str],
 ) -> None:
     made = tree(
         merged(TWO, {**OWN_PCP_NAMESPACE, "workloads": {"short": {"seconds": 30}}})
@@ -290,13 +321,11 @@ def test_what_a_killed_job_left_is_named_and_removed_when_snakemake_ends(
     running = made.start("report", "--until", "benchmark")
     for name in CELLS:
         made.wait_for(name, "2 streams", 2 * PATIENCE_S)
-    for job in made.jobs(running.pid):
-        job.kill()
+    interrupt(made, running)
     output, _ = running.communicate(timeout=3 * PATIENCE_S)
-    assert running.returncode == 1
-    (said,) = [line for line in output.splitlines() if "a killed job had left" in line]
-    assert said.count(f"Deployment {NAMESPACE}/") == len(CELLS), said
-    assert "its job was killed" in output
+    assert running.returncode == code, output
+    for pattern in said:
+        assert re.search(pattern, output), output
     assert cluster.ours() == []
 
 
@@ -317,20 +346,3 @@ def test_when_every_run_fails_nothing_is_left_either(
     assert code == 1
     assert output.count("ImagePullBackOff: ") >= 2
     assert cluster.ours() == []
-
-
-def test_ctrl_c_of_the_workflow_removes_what_its_jobs_had_started(
-    tree: Callable[[dict[str, Any]], ClusterTree], cluster: Cluster
-) -> None:
-    made = tree(
-        merged(TWO, {**OWN_PCP_NAMESPACE, "workloads": {"short": {"seconds": 30}}})
-    )
-    running = made.start("report", "--until", "benchmark")
-    for name in CELLS:
-        made.wait_for(name, "2 streams", 2 * PATIENCE_S)
-    # As a terminal does it: to snakemake and to its jobs.
-    for child in made.jobs(running.pid):
-        child.send_signal(signal.SIGINT)
-    running.send_signal(signal.SIGINT)
-    running.communicate(timeout=3 * PATIENCE_S)
-    assert cluster.gone(PATIENCE_S) == []

@@ -174,6 +174,7 @@ def installed(recorder, tmp_path, monkeypatch):
     environment = recorder | {
         "KVEVAL_RUNS": str(tmp_path / "runs"),
         "KVEVAL_GROUPS": str(groups),
+        "KVEVAL_START": str(settings),
     }
     command = ["python3", str(settings / "agent.py"), str(settings), str(key)]
     if os.geteuid() == 0 and shutil.which("setpriv"):

@@ -2,7 +2,6 @@
 
 import copyreg
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +44,6 @@ class FileFailure(Failure):
 def code_of(error: BaseException) -> str:
     """Return the stable name for the kind of an error: its code, or its class's name (`OSError`: os_error)."""
     return error.code if isinstance(error, Failure) else _named(type(error))
-
-
-def with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, then what it was raised from, and so on; nothing for None."""
-    while error is not None:
-        yield error
-        error = error.__cause__
 
 
 def _named(kind: type) -> str:

@@ -24,7 +24,7 @@ from kveval.engines.kubernetes.manifests.permissions import permissions
 from kveval.engines.kubernetes.manifests.requirements import pod_needs
 from kveval.host.findings import worst
 from kveval.workflow.doctor.cluster import examine
-from kveval.workflow.doctor.cluster_facts import Denied, Trial
+from kveval.workflow.doctor.cluster_facts import Denied, InstalledFacts, Trial
 from kveval.workflow.doctor.documents import planned
 from kveval.workflow.doctor.image_pulls import ImageTrial
 
@@ -913,3 +913,31 @@ def test_clocks():
         "node_ahead",
         {"node": "n1", "low_s": -60, "high_s": -58},
     )
+
+
+@pytest.mark.parametrize(
+    ("facts", "nodes", "level", "code"),
+    [
+        (InstalledFacts("", {"n1": "", "other": "not ready"}), ["n1"], "ok", ""),
+        (InstalledFacts("", {"n1": ""}), ["n1", "n2"], "error", "not_usable"),
+        (InstalledFacts("", {"n1": "its configuration is"}), [], "error", "not_usable"),
+        (InstalledFacts("there is no Secret", {}), ["n1"], "error", "not_asked"),
+        (InstalledFacts("", {}), ["n1"], "error", "not_usable"),
+        (InstalledFacts("", {}), [], "warning", "not_seen"),
+    ],
+    ids=["fine", "a node without", "outdated", "no key", "absent", "no node yet"],
+)
+def test_an_installed_recorder_has_to_record_wherever_a_server_may_be(
+    facts, nodes, level, code
+):
+    made = plan(site={"recorder": {"installed": True}})
+    there = listed(*(with_capacity(node(name)) for name in nodes))
+    finding = only(examined(made, recorder=facts, nodes=there), "recorder")
+    assert (finding.level, finding.code) == (level, code)
+    assert level == "ok" or "site=FILE recorder | kubectl apply" in finding.fix
+
+
+def with_capacity(thing):
+    """Give a node what it can hold, with what of it is in use."""
+    thing["status"]["capacity"] = thing["status"]["allocatable"]
+    return thing

@@ -2,17 +2,12 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from kveval.engines.kubernetes import nodes as machines
-from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.errors import (
-    CREDENTIAL_REFUSED,
-    NO_ANSWER,
-    ClusterError,
-)
+from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
@@ -22,8 +17,8 @@ from kveval.engines.kubernetes.api.kinds import (
     POD,
     SERVICE,
     Document,
-    Kind,
     kind_of,
+    labels_of,
 )
 from kveval.engines.kubernetes.api.names import PREFIX
 from kveval.engines.kubernetes.api.pod_logs import Follower, keep_logs
@@ -45,7 +40,7 @@ from kveval.engines.kubernetes.pods import (
     waypoint,
 )
 from kveval.engines.kubernetes.replicas import SERVER, ClusterServer, Replica
-from kveval.engines.kubernetes.teardown import remove
+from kveval.engines.kubernetes.teardown import remove_made
 from kveval.engines.kubernetes.wait.rollout import (
     RolloutError,
     wait_for_deployment,
@@ -55,7 +50,6 @@ from kveval.engines.protocol import Deployer, Log
 from kveval.engines.servers.endpoint import Endpoint
 from kveval.engines.servers.errors import DeploymentError
 from kveval.engines.watchdog import Check
-from kveval.host.errors import Failure, code_of, with_causes
 from kveval.host.hardware import GPU_QUERY, parse_gpus
 from kveval.host.logs import PLAIN, last_words
 from kveval.host.processes import signals_deferred
@@ -99,8 +93,6 @@ class ClusterDeployer(Deployer[ClusterServer]):
         """Called with the new servers after a restart, because they may have other addresses."""
         self._followers: list[Follower] = []
         self._open = True
-        self.failure: Failure | None = None
-        """Why the run failed; None if it did not."""
         self.left = ""
         """Why not all objects of this run were removed; empty if they were."""
         self._restarts = 0
@@ -170,18 +162,14 @@ class ClusterDeployer(Deployer[ClusterServer]):
             context = self._context
             if context.api.lacks_namespace(context.namespace):
                 return
-            codes = {code_of(cause) for cause in with_causes(self.failure)}
-            same = error.code in codes & {NO_ANSWER, CREDENTIAL_REFUSED}
-            why = "" if same else f" ({error})"
             chosen = campaign_selectors(context.campaign, context.site)
             recorder = chosen[context.site.pcp_namespace]
             self.left = (
-                f"not all of this run was removed{why}. {how_it_goes(error)}, or kubectl -n {context.namespace} delete"
-                f" lease,job,deployment,service,configmap,networkpolicy,pod -l '{context.selector()}'; kubectl -n"
-                f" {context.site.pcp_namespace} delete lease,job,daemonset,configmap,pod -l '{recorder}'"
+                f"not all of this run was removed ({error.aside}). {how_it_goes(error)}, or kubectl -n"
+                f" {context.namespace} delete lease,job,deployment,service,configmap,networkpolicy,pod -l"
+                f" '{context.selector()}'; kubectl -n {context.site.pcp_namespace} delete"
+                f" lease,job,daemonset,configmap,pod -l '{recorder}'"
             )
-        if self.left:
-            self._say(self.left)
 
     @property
     def checks(self) -> Sequence[Check]:
@@ -225,7 +213,7 @@ class ClusterDeployer(Deployer[ClusterServer]):
         admitted = [
             node
             for name, node in nodes.items()
-            if name in names or CONTROL_PLANE in (node["metadata"].get("labels") or {})
+            if name in names or CONTROL_PLANE in labels_of(node)
         ]
         self._context.api.apply(network(self._context, admitted))
         return nodes
@@ -371,27 +359,8 @@ class ClusterDeployer(Deployer[ClusterServer]):
 def remove_run(context: RunContext, say: Callable[[str], None]) -> list[str]:
     """Remove every object of this run except its Lease, and wait until they are gone; return what was removed."""
     kinds = dict.fromkeys([*RUN_KINDS, *map(kind_of, serving(context))])
-    chosen = {context.namespace: context.selector()}
-    return remove_all(context.api, chosen, kinds, say)
-
-
-def remove_all(
-    api: Api,
-    chosen: Mapping[str, str],
-    kinds: Collection[Kind],
-    say: Callable[[str], None],
-) -> list[str]:
-    """Remove the objects of `kinds`, which the account made, and return their names.
-
-    `chosen`: namespace -> the labels of what is removed there.
-    """
-    result = remove(api, chosen, kinds=kinds, say=say)
-    if result.unlisted:
-        # The account could list them when it created them.
-        lacking = ", ".join(sorted({kind.plural for kind, _ in result.unlisted}))
-        message = f"the account may no longer list {lacking} in namespace {' or '.join(chosen)}"
-        raise ClusterError(message, code="right_missing", resources=lacking)
-    return result.removed
+    chosen = context.namespace, context.selector()
+    return remove_made(context.api, *chosen, kinds, say)
 
 
 def on_nodes(names: Iterable[str]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class ClusterEngine:
                     over = True
                     raise
         finally:
-            # This run's own pointer is written later.
+            # The last but one removes it, too: whoever adopts the last run would not, and a failed run has no pointer.
             to_come = sum(not pointer.exists() for pointer in self._job.pointers) > 1
             if over or not to_come:
                 recordings.release_recorder(
@@ -99,12 +99,7 @@ class ClusterEngine:
         """Remove what killed jobs left: this run's objects, found by label, and recordings."""
         for name in remove_run(self._context, say):
             say(f"removed an object that a killed run left: {name}")
-        living_leases = leases.living_leases(
-            self._api, self._site.namespace, self._job.campaign
-        )
-        recordings.remove_stale(
-            self._context, [leases.mark_of(lease) for lease in living_leases], say
-        )
+        recordings.remove_stale(self._context, say)
 
     def wait_until_quiet(self, say: Log) -> None:
         """Wait for nothing: this host only asks and waits."""
@@ -150,20 +145,23 @@ class ClusterEngine:
         job = run_lifetime(context)
         lease.keep_alive(lifetime.ensure_owner_job(context.api, job, lease.document))
         recorder.prepare()
+        failure: Failure | None = None
         try:
             yield RunSession(deployer, load, recorder, scratch)
         except Failure as error:
-            deployer.failure = error
-            deployer.close()
-            said = str(error)
-            if isinstance(error, RolloutError):
-                said = error.keep_evidence(scratch / "raw")
-            # The last line of the job's log has the failure and what is left on the cluster.
-            parts = [namespace_deleted(context), said, deployer.left]
-            error.args = ("; ".join(filter(None, parts)),)
+            failure = error
             raise
         finally:
             deployer.close()
+            if failure is not None:
+                said = str(failure)
+                if isinstance(failure, RolloutError):
+                    said = failure.keep_evidence(scratch / "raw")
+                # The last line of the job's log has the failure and what is left on the cluster.
+                parts = [namespace_deleted(context), said, deployer.left]
+                failure.args = ("; ".join(filter(None, parts)),)
+            elif deployer.left:
+                say(deployer.left)
 
 
 def own_ports() -> dict[str, int]:

@@ -4,27 +4,34 @@ So the account needs no right to make pods, or to run commands, where pods are p
 """
 
 import base64
-import hashlib
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
+from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import recorder_agent, recorder_scripts
+from kveval.engines.kubernetes.api.download import Transfer, TransferError, copy
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
-from kveval.engines.kubernetes.api.kinds import POD, SECRET, Document
+from kveval.engines.kubernetes.api.kinds import POD, SECRET, Document, described
 from kveval.engines.kubernetes.api.names import NAME
 from kveval.engines.kubernetes.manifests.context import RunContext
-from kveval.engines.kubernetes.manifests.recorder import INSTALLED
+from kveval.engines.kubernetes.manifests.recorder import (
+    INSTALLED,
+    configuration_of,
+    installed_documents,
+)
 from kveval.engines.kubernetes.pods import direct_url
-from kveval.engines.kubernetes.wait.diagnosis import is_ready
+from kveval.engines.kubernetes.wait.diagnosis import is_ready, not_terminating
 from kveval.host.http import HttpError, fetch
 
 _ANSWER_S = 150.0
+_PIECE_BYTES = 8 * 2**20
 _POLL_S = 2.0
-_COMMAND = "python scripts/print_permissions.py CAMPAIGN.yaml site=FILE recorder | kubectl apply -f -"
+INSTALL = "python scripts/print_permissions.py CAMPAIGN.yaml site=FILE recorder | kubectl apply -f -"
+"""With what an administrator installs and updates it."""
 
 
 @dataclass
@@ -38,36 +45,11 @@ class InstalledRecorder:
 
     def run(self, script: str, arguments: Sequence[str]) -> Executed:
         """Have one of the recorder's scripts run. Raises ClusterError."""
-        name = recorder_scripts.NAMES[script]
-        # What an administrator has given it.
-        own = arguments[1:] if name in ("sources", "start") else arguments
-        return self._asked(name, own)
-
-    def bring(self, target: Path) -> None:
-        """Copy the recording's files to a folder. Raises ClusterError."""
-        for path, size, sha256 in json.loads(self._asked("files").stdout):
-            place = PurePosixPath(path)
-            if place.is_absolute() or ".." in place.parts:
-                raise ClusterError(f"unexpected file {path!r} of a recording")
-            final, digest, here = target / path, hashlib.sha256(), 0
-            final.parent.mkdir(parents=True, exist_ok=True)
-            with final.open("wb") as sink:
-                while here < size:
-                    content = self._asked("piece", [path, str(here)]).stdout
-                    if not content:
-                        break
-                    sink.write(content)
-                    digest.update(content)
-                    here += len(content)
-            if digest.hexdigest() != sha256:
-                raise ClusterError(f"{path} of recording {self.mark} arrived altered")
-
-    def _asked(self, script: str, arguments: Sequence[str] = ()) -> Executed:
         api, metadata = self.context.api, self.pod["metadata"]
         namespace, name = self.context.site.pcp_namespace, str(metadata["name"])
         self._key = self._key or key_of(self.context)
         request = {
-            "script": script,
+            "script": recorder_scripts.NAMES[script],
             "mark": self.mark,
             "arguments": list(arguments),
             "time": api.now().timestamp(),
@@ -92,6 +74,19 @@ class InstalledRecorder:
             int(answer["returncode"]),
         )
 
+    def bring(self, folder: str, target: Path) -> None:
+        """Copy the files of a folder of the recording to another. Raises ClusterError."""
+        what = f"collecting recording {self.mark} from {described(self.pod)}"
+        copy(Transfer(self._output, what, folder, _PIECE_BYTES), target)
+
+    def _output(
+        self, script: str, arguments: Sequence[str], stall_s: float
+    ) -> Iterator[bytes]:
+        done = self.run(script, arguments)
+        if done.returncode:
+            raise TransferError(f"recording {self.mark}: {done.error_text}")
+        yield done.stdout
+
 
 def key_of(context: RunContext) -> bytes:
     """Return the key that the recorder and the account have. Raises ClusterError."""
@@ -104,6 +99,31 @@ def key_of(context: RunContext) -> bytes:
     return base64.b64decode(secret["data"]["key"]).strip()
 
 
+def listed_pods(context: RunContext) -> list[Document]:
+    """Return the recorder's pods that are not being deleted, ready or not. Raises ClusterError."""
+    namespace, chosen = context.site.pcp_namespace, f"{NAME}={INSTALLED}"
+    return not_terminating(context.api.list(POD, namespace, chosen))
+
+
+def outdated(site: Cluster, pod: Document) -> str:
+    """Return that a pod has another configuration than the site's runs demand, "" if it has theirs."""
+    demanded = configuration_of(installed_documents(site)[-1]["spec"]["template"])
+    there = configuration_of(pod)
+    if there == demanded:
+        return ""
+    return f"its configuration is {there or 'without a hash'}, and this campaign's is {demanded}"
+
+
+def require_installed(context: RunContext) -> None:
+    """Raise ClusterError without the recorder's key, or if one of its pods has another configuration than demanded."""
+    key_of(context)
+    for pod in listed_pods(context):
+        if why := outdated(context.site, pod):
+            message = f"the installed recorder cannot be used, {described(pod)}: {why}"
+            fix = f"an administrator updates it by {INSTALL}"
+            raise ClusterError(f"{message}; {fix}", code="recorder_outdated")
+
+
 def installed_pods(
     context: RunContext, nodes: Sequence[str], limit_s: float
 ) -> list[Document]:
@@ -113,15 +133,15 @@ def installed_pods(
     """
     namespace, deadline = context.site.pcp_namespace, time.monotonic() + limit_s
     while True:
-        pods = context.api.list(POD, namespace, f"{NAME}={INSTALLED}")
-        ready = {str(pod["spec"].get("nodeName")): pod for pod in pods if is_ready(pod)}
+        pods = filter(is_ready, listed_pods(context))
+        ready = {str(pod["spec"].get("nodeName")): pod for pod in pods}
         lacking = [node for node in nodes if node not in ready]
         if not lacking:
             return [ready[node] for node in nodes]
         if time.monotonic() > deadline:
             raise ClusterError(
                 f"the recorder that is installed in {namespace} has no ready pod on {', '.join(lacking)} after"
-                f" {limit_s:.0f} s: do its node_selector and tolerations match? An administrator installs it by {_COMMAND}",
+                f" {limit_s:.0f} s: do its node_selector and tolerations match? An administrator installs it by {INSTALL}",
                 code="recorder_missing",
                 nodes=lacking,
             )

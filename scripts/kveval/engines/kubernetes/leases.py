@@ -9,6 +9,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -16,12 +17,8 @@ from typing import Any
 
 from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import OUTAGE_S, Api
-from kveval.engines.kubernetes.api.errors import (
-    CREDENTIAL_REFUSED,
-    ClusterError,
-    Refused,
-)
-from kveval.engines.kubernetes.api.kinds import LEASE, Document
+from kveval.engines.kubernetes.api.errors import ClusterError, Refused
+from kveval.engines.kubernetes.api.kinds import LEASE, Document, annotations_of
 from kveval.engines.kubernetes.api.names import PREFIX, selector
 from kveval.engines.kubernetes.manifests.context import RenderContext, RunContext
 from kveval.host.processes import signals_deferred
@@ -29,7 +26,7 @@ from kveval.store.lock import abandoned, owner
 
 COMPONENT = "lease"
 MARK_ANNOTATION = f"{PREFIX}/recording"
-DURATION_S = 40
+DURATION_S = 40.0
 # Twice the duration, because clocks of other hosts may be off, and the longest outage of the API server, which a holder
 # survives without renewing. Nobody takes over a Lease because of this.
 LIVING_S = OUTAGE_S + 2 * DURATION_S
@@ -52,25 +49,66 @@ class HeldLease:
     `document`: what it is to be until it is held, then as the API server has it.
     """
 
-    def __init__(self, api: Api, document: Document) -> None:
-        self._api, self.document, self._holder = api, document, holder_of(document)
-        self._namespace, self._name = (
-            document["metadata"]["namespace"],
-            document["metadata"]["name"],
-        )
+    def __init__(self, api: Api, metadata: Document) -> None:
+        self._api, self.document = api, lease_document(metadata, owner())
+        self._holder = holder_of(self.document)
+        self._place = metadata["name"], metadata["namespace"]
+        self._label = f"{metadata['namespace']}/{metadata['name']}"
         self._over = threading.Event()
         self._lost: LeaseLost | None = None
         self._lifetimes: list[Document] = []
         self._renewal: threading.Thread | None = None
 
-    def acquire(
-        self, awaited: str, say: Callable[[str], None], duration_s: float
-    ) -> None:
+    def acquire(self, awaited: str, say: Callable[[str], None]) -> None:
         """Wait until this process holds the Lease; from then on it is renewed. The parameters are those of `hold`."""
-        self.document = _acquire(self._api, self.document, awaited, say, duration_s)
+        seen, unchanged_s, reminded = "", 0.0, float("-inf")
+        while (held := self._created()) is None:
+            # None if its holder has just deleted it.
+            if (lease := self._api.read(LEASE, *self._place)) is not None:
+                other = holder_of(lease)
+                if other == self._holder:
+                    held = lease
+                    break
+                if lease["metadata"]["resourceVersion"] != seen:
+                    seen, unchanged_s = lease["metadata"]["resourceVersion"], 0.0
+                if gone(other) or unchanged_s > DURATION_S:
+                    if (held := self._taken_over(seen)) is not None:
+                        break
+                elif time.monotonic() - reminded >= _REMIND_S:
+                    holder = awaited.format(holder=other)
+                    say(f"waiting for {holder}, or was until {DURATION_S:.0f} s ago")
+                    reminded = time.monotonic()
+            time.sleep(_POLL_S)
+            # Not by the clock: while the API server is away, no holder can renew its Lease.
+            unchanged_s += _POLL_S
+        self.document = held
         renewal = threading.Thread(target=self._renew, name="lease", daemon=True)
         renewal.start()
         self._renewal = renewal
+
+    def _created(self) -> Document | None:
+        """Return the Lease, made for this process; None if there is one."""
+        self.document["spec"] |= renewed()
+        try:
+            return self._api.create(self.document)
+        except Refused as error:
+            if error.status != 409:
+                raise
+        return None
+
+    def _taken_over(self, version: str) -> Document | None:
+        """Return a dead holder's Lease, now of this process; None if it was changed or deleted meanwhile."""
+        metadata = {
+            "resourceVersion": version,
+            "annotations": dict(annotations_of(self.document)),
+        }
+        body = {"metadata": metadata, "spec": self.document["spec"]}
+        try:
+            return self._api.patch(LEASE, *self._place, body)
+        except Refused as error:
+            if error.status not in (404, 409):
+                raise
+        return None
 
     def check(self) -> None:
         """Raise LeaseLost if the Lease is no longer held."""
@@ -97,23 +135,22 @@ class HeldLease:
                 self._api = Api(self._api.transport, outage_s=_RELEASE_S)
             try:
                 uid = self.read()["metadata"]["uid"]
-                self._api.delete(LEASE, self._name, self._namespace, uid=uid)
+                self._api.delete(LEASE, *self._place, uid=uid)
             except LeaseLost:
                 return
             except ClusterError as error:
                 if held:
-                    # That is said of the run already.
-                    why = "" if error.code == CREDENTIAL_REFUSED else f" ({error})"
-                    name = f"{self._namespace}/{self._name}"
-                    say(f"Lease {name} could not be deleted and expires by itself{why}")
+                    say(
+                        f"Lease {self._label} could not be deleted ({error.aside}) and expires by itself"
+                    )
 
     def read(self) -> Document:
         """Return the Lease as it is now. Raises LeaseLost if this process no longer holds it."""
-        lease = self._api.read(LEASE, self._name, self._namespace)
+        lease = self._api.read(LEASE, *self._place)
         if lease is not None and holder_of(lease) == self._holder:
             return lease
         by = "was deleted" if lease is None else f"was taken over by {holder_of(lease)}"
-        message = f"this run's Lease {self._namespace}/{self._name} {by}: stopped, so as not to measure it twice"
+        message = f"this run's Lease {self._label} {by}: stopped, so as not to measure it twice"
         raise LeaseLost(message, holder=None if lease is None else holder_of(lease))
 
     def other(self) -> str:
@@ -129,13 +166,9 @@ class HeldLease:
         prolonged, refused_at = time.monotonic(), float("inf")
         while not self._over.wait(_RENEW_S):
             try:
-                body = {
-                    "metadata": {
-                        "resourceVersion": self.read()["metadata"]["resourceVersion"]
-                    },
-                    "spec": renewed(),
-                }
-                self._api.patch(LEASE, self._name, self._namespace, body)
+                version = self.read()["metadata"]["resourceVersion"]
+                body = {"metadata": {"resourceVersion": version}, "spec": renewed()}
+                self._api.patch(LEASE, *self._place, body)
                 refused_at = float("inf")
                 if time.monotonic() - prolonged >= _PROLONG_S:
                     for job in self._lifetimes:
@@ -147,14 +180,11 @@ class HeldLease:
             except Refused as error:
                 refused_at = min(refused_at, time.monotonic())
                 lasted_s = time.monotonic() - refused_at
-                if lasted_s > self.document["spec"]["leaseDurationSeconds"]:
+                if lasted_s > DURATION_S:
                     self._lost = LeaseLost(
-                        f"this run's Lease {self._namespace}/{self._name} could not be renewed for {lasted_s:.0f} s"
+                        f"this run's Lease {self._label} could not be renewed for {lasted_s:.0f} s"
                         f" ({error}): stopped, because another job may take the run over",
-                        error.status,
-                        error.reason,
                         code="lease_not_renewed",
-                        **error.facts,
                     )
                     return
             except ClusterError:
@@ -162,24 +192,19 @@ class HeldLease:
                 continue
 
 
-@contextlib.contextmanager
 def hold_for_run(
     context: RunContext,
     say: Callable[[str], None],
     annotations: Mapping[str, str],
     component: str = COMPONENT,
     namespace: str | None = None,
-    duration_s: float = DURATION_S,
-) -> Iterator[HeldLease]:
+) -> AbstractContextManager[HeldLease]:
     """Hold a Lease of the run while the body runs; while another process holds it, wait and report that with `say`.
 
     `annotations`: of the Lease, such as the mark of the run's recording, which other processes must not remove meanwhile.
     """
     metadata = run_metadata(context, component, namespace, annotations)
-    with hold(
-        context.api, metadata, "this run: {holder} is measuring it", say, duration_s
-    ) as lease:
-        yield lease
+    return hold(context.api, metadata, "this run: {holder} is measuring it", say)
 
 
 @contextlib.contextmanager
@@ -188,15 +213,14 @@ def hold(
     metadata: Document,
     awaited: str,
     say: Callable[[str], None],
-    duration_s: float = DURATION_S,
 ) -> Iterator[HeldLease]:
     """Hold the Lease with this metadata while the body runs; while another process holds it, wait.
 
     `awaited`: what is waited for, and what {holder} does with it, for the message to `say`.
     """
-    lease = HeldLease(api, lease_document(metadata, owner(), duration_s))
+    lease = HeldLease(api, metadata)
     try:
-        lease.acquire(awaited, say, duration_s)
+        lease.acquire(awaited, say)
         yield lease
     finally:
         lease.end(say)
@@ -217,15 +241,13 @@ def run_metadata(
     }
 
 
-def lease_document(
-    metadata: Document, holder: str, duration_s: float = DURATION_S
-) -> Document:
+def lease_document(metadata: Document, holder: str) -> Document:
     """Return a Lease as it is made."""
     return {
         "apiVersion": LEASE.api_version,
         "kind": LEASE.kind,
         "metadata": metadata,
-        "spec": {"holderIdentity": holder, "leaseDurationSeconds": round(duration_s)},
+        "spec": {"holderIdentity": holder, "leaseDurationSeconds": round(DURATION_S)},
     }
 
 
@@ -245,7 +267,7 @@ def living_leases(
 
 def mark_of(lease: Mapping[str, Any]) -> str:
     """Return the mark of the recording of a Lease's run."""
-    return str((lease["metadata"].get("annotations") or {}).get(MARK_ANNOTATION, ""))
+    return str(annotations_of(lease).get(MARK_ANNOTATION, ""))
 
 
 def holder_of(lease: Mapping[str, Any]) -> str:
@@ -261,53 +283,3 @@ def gone(holder: str) -> bool:
 def renewed() -> dict[str, str]:
     """Return the part of a Lease's spec that shows that its holder lives."""
     return {"renewTime": datetime.now(UTC).strftime(_TIME)}
-
-
-def _acquire(
-    api: Api,
-    document: Document,
-    awaited: str,
-    say: Callable[[str], None],
-    duration_s: float,
-) -> Document:
-    holder = holder_of(document)
-    name, namespace = document["metadata"]["name"], document["metadata"]["namespace"]
-    seen, unchanged_s, reminded = "", 0.0, float("-inf")
-    while True:
-        document["spec"] |= renewed()
-        try:
-            return api.create(document)
-        except Refused as error:
-            if error.status != 409:
-                raise
-        # None if its holder has just deleted it.
-        if (lease := api.read(LEASE, name, namespace)) is not None:
-            other = holder_of(lease)
-            if other == holder:
-                return lease
-            if lease["metadata"]["resourceVersion"] != seen:
-                seen, unchanged_s = lease["metadata"]["resourceVersion"], 0.0
-            if gone(other) or unchanged_s > duration_s:
-                metadata = {
-                    "resourceVersion": seen,
-                    "annotations": document["metadata"].get("annotations") or {},
-                }
-                try:
-                    return api.patch(
-                        LEASE,
-                        name,
-                        namespace,
-                        {"metadata": metadata, "spec": document["spec"]},
-                    )
-                except Refused as error:
-                    # It was changed or deleted meanwhile.
-                    if error.status not in (404, 409):
-                        raise
-            elif time.monotonic() - reminded >= _REMIND_S:
-                say(
-                    f"waiting for {awaited.format(holder=other)}, or was until {duration_s:.0f} s ago"
-                )
-                reminded = time.monotonic()
-        time.sleep(_POLL_S)
-        # Not by the clock: while the API server is away, no holder can renew its Lease.
-        unchanged_s += _POLL_S

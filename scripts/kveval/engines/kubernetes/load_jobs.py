@@ -8,6 +8,7 @@ import base64
 import contextlib
 import functools
 import gzip
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +33,7 @@ from kveval.engines.kubernetes.manifests.rendering import (
     load_target,
 )
 from kveval.engines.kubernetes.pods import images_of
-from kveval.engines.kubernetes.recordings import epoch_seconds
+from kveval.engines.kubernetes.recordings import clock_of
 from kveval.engines.kubernetes.wait.diagnosis import exit_of, not_terminating
 from kveval.engines.kubernetes.wait.rollout import WaitState, WaitTarget, wait
 from kveval.engines.protocol import (
@@ -134,16 +135,10 @@ class LoadJobs(LoadRunner):
         self._pods: list[Document] = []
         """The generators' pods, as they ended."""
         self._clocks: list[MachineClock] = []
-        specification = context.specification
-        self._workload = specification.workload
+        self._workload = context.specification.workload
         self._primes = self._workload.prime
         self._users = self._workload.profile == "users"
-        self._known = load.can_wait(specification.versions["guidellm"])
         self._ahead = makes_prompts_ahead(context)
-        # Whether GuideLLM itself waits, instead of the shell that starts it.
-        self._held = self._ahead or self._primes
-        # Whether code of ours runs inside GuideLLM.
-        self._changed = runs_code_of_ours(context)
 
     @functools.cached_property
     def _target(self) -> str:
@@ -152,16 +147,12 @@ class LoadJobs(LoadRunner):
     def expect(self, levels: Sequence[Level]) -> None:
         """Prepare the first level, once requests reach a server."""
         self._levels = levels
-        needs = {
-            "primes the caches": self._primes,
-            "has users with pauses": self._users,
-        }
-        for what, needed in needs.items():
-            if needed and not self._known:
-                version = self._context.specification.versions["guidellm"]
-                raise LoadError(
-                    f"the workload {what}, which needs GuideLLM {load.RELEASE_THAT_WAITS}x, not {version}"
-                )
+        version = self._context.specification.versions["guidellm"]
+        if (self._primes or self._users) and not load.can_wait(version):
+            what = "primes the caches" if self._primes else "has users with pauses"
+            raise LoadError(
+                f"the workload {what}, which needs GuideLLM {load.RELEASE_THAT_WAITS}x, not {version}"
+            )
         self._prepare(levels[0])
 
     def generate(
@@ -178,23 +169,16 @@ class LoadJobs(LoadRunner):
         follower = Follower(self._context.api, pod, CONTAINER, log)
         try:
             primed: load.Primed | None = None
-            began, begin = (
-                (self._tell(pod, _PRIME), time.monotonic())
-                if self._primes
-                else (0.0, 0.0)
-            )
+            priming = self._told(pod, _PRIME) if self._primes else None
             self._until_ready(pod, level, watch)
-            if self._primes:
+            if priming:
                 primed = load.primed_facts(self._in_pod(pod, _SAID))
             sending()
-            there, signal_time = self._tell(pod, _TELL), time.monotonic()
-            if not self._primes:
-                began, begin = there, signal_time
-            for later in [entry for entry in self._levels if entry.index > level.index][
-                :1
-            ]:
-                self._prepare(later)
-            ended = self._until_ended(pod, level, signal_time, watch, follower)
+            sent = self._told(pod, _TELL)
+            later = (entry for entry in self._levels if entry.index > level.index)
+            for following in itertools.islice(later, 1):
+                self._prepare(following)
+            ended = self._until_ended(pod, level, sent[1], watch, follower)
             end = time.monotonic()
             self._pods.append(ended)
         finally:
@@ -206,9 +190,8 @@ class LoadJobs(LoadRunner):
         self._fetch(ended, report)
         for kind in (JOB, CONFIG_MAP):
             self._context.api.delete(kind, prepared.job, self._context.namespace)
-        return LoadResult(
-            load_command(self._context, level, self._target), began, begin, end, primed
-        )
+        command = load_command(self._context, level, self._target)
+        return LoadResult(command, *(priming or sent), end, primed)
 
     def _prepare(self, level: Level) -> None:
         """Create a level's Job unless it exists, after deleting an older one; `_running` waits for its pod."""
@@ -333,14 +316,12 @@ class LoadJobs(LoadRunner):
             )
         return done.text
 
-    def _tell(self, pod: Document, script: str) -> float:
-        """Signal a pod to continue; return the time there, epoch seconds."""
-        begin = time.time()
-        there = epoch_seconds(self._in_pod(pod, script))
-        half_s = (time.time() - begin) / 2
+    def _told(self, pod: Document, script: str) -> tuple[float, float]:
+        """Signal a pod to continue; return the time there, epoch seconds, and here, time.monotonic()."""
         node = str(pod["spec"].get("nodeName"))
-        self._clocks.append(MachineClock(node, there - begin - half_s, half_s))
-        return there
+        clock, there = clock_of(node, lambda: self._in_pod(pod, script))
+        self._clocks.append(clock)
+        return there, time.monotonic()
 
     @property
     def placeholders(self) -> Mapping[str, str]:
@@ -366,11 +347,10 @@ class LoadJobs(LoadRunner):
         follower: Follower,
     ) -> Document:
         workload = load.lasting(self._workload, level)
-        limit_s = (
-            load.sending_limit_s(workload)
-            if self._held
-            else load.time_limit_s(workload, level.streams)
-        )
+        limit_s = load.time_limit_s(workload, level.streams)
+        if self._ahead or self._primes:
+            # GuideLLM itself waits, instead of the shell that starts it.
+            limit_s = load.sending_limit_s(workload)
         name, uid, log = pod["metadata"]["name"], pod["metadata"]["uid"], follower.log
         while True:
             current = self._context.api.read(POD, name, self._context.namespace)
@@ -416,7 +396,7 @@ class LoadJobs(LoadRunner):
         if not self._context.specification.miniature:
             # The tokenizer comes from the Hugging Face hub, or from the model cache.
             variables.pop("HF_HUB_OFFLINE", None)
-        if self._changed:
+        if runs_code_of_ours(self._context):
             variables["PYTHONPATH"] = LOAD_FOLDER
             variables |= load.users_environment(self._workload, level)
             variables |= load.priming_environment(
@@ -470,14 +450,8 @@ def packed_files(context: RenderContext, level: Level) -> dict[str, bytes]:
 
 def exit_code(pod: Mapping[str, Any]) -> int | None:
     """Return the exit code of a pod's load generator, None while it runs; the report's container may still run then."""
-    states = [
-        status.get("state") or {}
-        for status in pod["status"].get("containerStatuses") or []
-        if status["name"] == CONTAINER
-    ]
-    ended = states[0].get("terminated") if states else None
-    return (
-        int(ended["exitCode"])
-        if ended
-        else {"Succeeded": 0, "Failed": 1}.get(pod["status"].get("phase", ""))
-    )
+    for status in pod["status"].get("containerStatuses") or []:
+        ended = (status.get("state") or {}).get("terminated")
+        if status["name"] == CONTAINER and ended:
+            return int(ended["exitCode"])
+    return {"Succeeded": 0, "Failed": 1}.get(pod["status"].get("phase", ""))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kveval.campaign.site import Cluster
-from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.api.kinds import Document, labels_of
 from kveval.engines.kubernetes.manifests.requirements import quantity
 
 Gpu = Mapping[str, Any]
@@ -32,7 +32,7 @@ def fitting(nodes: Iterable[Document], site: Cluster, *, gpus: bool) -> list[Doc
     return [
         node
         for node in nodes
-        if required_labels <= (node["metadata"].get("labels") or {}).items()
+        if required_labels <= labels_of(node).items()
         and (
             not gpus
             or quantity(node["status"].get("capacity", {}).get(site.gpu_resource)) >= 1
@@ -67,7 +67,7 @@ def describe(
     `gpus`: the servers' GPUs, as nvidia-smi in their pods reports them.
     """
     first = min(nodes, key=lambda node: str(node["metadata"]["name"]))
-    labels, form = first["metadata"].get("labels") or {}, stable(first, gpu_resource)
+    labels, form = labels_of(first), stable(first, gpu_resource)
     return {
         "cpu_model": _first(labels, _CPU_MODEL)
         or form["machine"]
@@ -84,7 +84,7 @@ def describe(
 
 def labelled_gpu(node: Mapping[str, Any], gpu_resource: str) -> Gpu:
     """Return what a node's labels say about each of its GPUs, for images without nvidia-smi."""
-    labels = node["metadata"].get("labels") or {}
+    labels = labels_of(node)
     memory_mib = labels.get(_GPU_MEMORY_MIB)
     return {
         "name": _first(labels, _GPU_PRODUCT) or gpu_resource,
@@ -97,7 +97,7 @@ def stable(node: Mapping[str, Any], gpu_resource: str) -> dict[str, Any]:
     """Return the properties of a node that affect measurements and do not change by restarts and updates."""
     capacity, labels = (
         node["status"].get("capacity", {}),
-        node["metadata"].get("labels") or {},
+        labels_of(node),
     )
     return {
         "architecture": node["status"].get("nodeInfo", {}).get("architecture", ""),
@@ -116,7 +116,7 @@ def stable(node: Mapping[str, Any], gpu_resource: str) -> dict[str, Any]:
 
 def has_parts_of_gpus(node: Mapping[str, Any]) -> bool:
     """Tell whether a node's GPUs are instances of MIG, as the labels of NVIDIA's operator name them."""
-    labels = node["metadata"].get("labels") or {}
+    labels = labels_of(node)
     return "-MIG-" in labels.get(_GPU_PRODUCT[0], "")
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from kveval.engines.kubernetes.api.errors import AWAY, ClusterError
-from kveval.engines.kubernetes.api.kinds import POD
+from kveval.engines.kubernetes.api.kinds import POD, status_of
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import fill_url
 from kveval.engines.watchdog import WAY_LOST
@@ -129,7 +129,7 @@ def images_of(pods: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {
         str(status["name"]): str(status.get("imageID") or status.get("image") or "")
         for pod in pods
-        for status in (pod.get("status") or {}).get("containerStatuses") or []
+        for status in status_of(pod).get("containerStatuses") or []
     }
 
 

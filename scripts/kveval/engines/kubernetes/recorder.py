@@ -9,7 +9,7 @@ from kveval.engines.kubernetes import lifetime, neighbours, recordings
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import NAMESPACE, kind_of
 from kveval.engines.kubernetes.deployment import ClusterDeployer
-from kveval.engines.kubernetes.installed_recorder import key_of
+from kveval.engines.kubernetes.installed_recorder import require_installed
 from kveval.engines.kubernetes.leases import HeldLease
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
@@ -57,7 +57,7 @@ class ClusterRecorder(Recorder):
         documents = recording_documents(context.campaign, context.site)
         if not documents:
             # Told before servers hold GPUs.
-            key_of(context)
+            require_installed(context)
             return
         context.api.apply(
             document for document in documents if kind_of(document) == NAMESPACE

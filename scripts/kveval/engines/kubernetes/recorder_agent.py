@@ -23,10 +23,9 @@ from typing import Any
 PORT = 44380
 KEPT_S = 3 * 3600.0
 """Seconds without a question after which a recording is ended and removed: longer than servers take to start anew."""
-PIECE_BYTES = 8 * 2**20
 _SKEW_S = 300.0
 _BODY_BYTES = 2**20
-_SCRIPT_S = 120.0
+_SCRIPT_S = 140.0
 MARK = r"r[0-9a-f]{8}|none"
 _NAME = r"[A-Za-z]\w*"
 _URL = r"https?://[\w.:\[\]-]+(?:/[\w./-]*)?"
@@ -36,8 +35,10 @@ ARGUMENTS: Mapping[str, tuple[Sequence[str], Sequence[str]]] = {
     "alive": ((), ()),
     "begun": ([r"[a-z_.]+"], ()),
     "clock": ((), ()),
+    "list": (["archive"], ()),
     "missing": ((), [_NAME]),
     "processes": ((), [r"[0-9a-f-]{36}"]),
+    "read": ([r"archive/[\w.-]+", r"[0-9]+", r"[0-9]{1,7}"], ()),
     "reach": ((), [_URL]),
     "remove": ((), ()),
     "sources": ((), [_NAME, f"{_URL}(?: {_URL})*"]),
@@ -81,7 +82,7 @@ def opened(key: bytes, body: bytes, now: float) -> dict[str, Any]:
         word.endswith(f"_{mark}") for word in words[::2]
     ):
         raise RefusedRequest(f"sources of {mark} end in its name")
-    if script not in ("files", "piece") and not matches(script, words):
+    if not matches(script, words):
         raise RefusedRequest(f"{script!r} is not done with {words}")
     return {"script": script, "mark": mark, "arguments": words}
 
@@ -102,14 +103,11 @@ def matches(script: str, words: Sequence[str]) -> bool:
 class Agent:
     """Answers to requests.
 
-    `scripts`: the text of each script by name; `given`: what an administrator gives a script as its first argument;
-    `root`: the folder of all recordings.
+    `scripts`: the text of each script by name; `root`: the folder of all recordings.
     """
 
-    def __init__(
-        self, scripts: Mapping[str, str], given: Mapping[str, str], root: Path
-    ) -> None:
-        self._scripts, self._given, self._root = scripts, given, root
+    def __init__(self, scripts: Mapping[str, str], root: Path) -> None:
+        self._scripts, self._root = scripts, root
         self._asked: dict[str, float] = {}
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,10 +119,6 @@ class Agent:
         )
         self._asked[mark] = time.monotonic()
         folder = self._root / mark
-        if script == "files":
-            return _output(json.dumps(files(folder)).encode())
-        if script == "piece":
-            return _output(piece(folder, words))
         # The first one may have been asked for by a request whose answer was lost.
         if script == "start" and (folder / "pid").exists():
             return _output(b"")
@@ -138,41 +132,12 @@ class Agent:
                 self._run("remove", folder, [])
 
     def _run(self, script: str, folder: Path, words: list[str]) -> dict[str, Any]:
-        given = [self._given[script]] if script in self._given else []
         done = subprocess.run(
-            ["sh", "-c", self._scripts[script], str(folder), *given, *words],
+            ["sh", "-c", self._scripts[script], str(folder), *words],
             capture_output=True,
             timeout=_SCRIPT_S,
         )
         return _output(done.stdout, done.stderr, done.returncode)
-
-
-def files(folder: Path) -> list[tuple[str, int, str]]:
-    """Return the files of a recording: path, size and SHA-256."""
-    return [
-        (str(path.relative_to(folder)), path.stat().st_size, _sha256(path))
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.is_symlink()
-    ]
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while content := file.read(PIECE_BYTES):
-            digest.update(content)
-    return digest.hexdigest()
-
-
-def piece(folder: Path, words: Sequence[str]) -> bytes:
-    """Return a part of a recording's file. Raises RefusedRequest for a file that is none of its."""
-    name, offset = words
-    path = (folder / name).resolve()
-    if folder.resolve() not in path.parents or not path.is_file():
-        raise RefusedRequest(f"{name!r} is no file of the recording")
-    with path.open("rb") as file:
-        file.seek(int(offset))
-        return file.read(PIECE_BYTES)
 
 
 def _output(stdout: bytes, stderr: bytes = b"", code: int = 0) -> dict[str, Any]:
@@ -218,13 +183,9 @@ def serve(agent: Agent, key: bytes, address: tuple[str, int]) -> ThreadingHTTPSe
 
 
 def main(settings: Path, key_file: Path) -> None:
-    """Answer on the node's address, as HOST_IP has it; `settings`: the folder with scripts.json and merge.py."""
+    """Answer on the node's address, as HOST_IP has it; `settings`: the folder with scripts.json."""
     scripts = json.loads((settings / "scripts.json").read_text())
-    given = {
-        "sources": (settings / "merge.py").read_text(),
-        "start": os.environ["KVEVAL_GROUPS"],
-    }
-    agent = Agent(scripts, given, Path(os.environ["KVEVAL_RUNS"]))
+    agent = Agent(scripts, Path(os.environ["KVEVAL_RUNS"]))
     key = key_file.read_bytes().strip()
     if len(key) < 32:
         sys.exit(f"{key_file} has fewer than 32 characters")

@@ -1,24 +1,24 @@
 """Shell scripts that are run in the recorder's pods, with the folder of one run's recording as $0."""
 
+from kveval.engines.kubernetes.api.download import LIST, READ
+
 # Sets the paths of PCP's programs; the folder of PCP's state is set by the container's environment.
 _PCP = """. /etc/pcp.env
 PATH=$PATH:$PCP_BIN_DIR:$PCP_BINADM_DIR
 """
 
-# $1: the program that merges several pages into one; then pairs of a name and its URLs. Files are written elsewhere
-# and moved, because the openmetrics agent may read the folder at any moment.
+# Pairs of a name and its URLs; merge.py makes one page of several. Files are written elsewhere and moved, because the
+# openmetrics agent may read the folder at any moment.
 SOURCES = r"""
 set -e
 folder=$PCP_VAR_DIR/pmdas/openmetrics/config.d
 mkdir -p "$0"
-printf '%s' "$1" > "$0/merge.py"
-shift
 while [ $# -ge 2 ]; do
   case $2 in
   *' '*)
     python=/usr/bin/python3
     [ -x "$python" ] || python=python3
-    printf '#!/bin/sh\nexec %s %s %s\n' "$python" "$0/merge.py" "$2" > "$0/new"
+    printf '#!/bin/sh\nexec %s %s %s\n' "$python" "$KVEVAL_START/merge.py" "$2" > "$0/new"
     chmod 755 "$0/new"
     mv "$0/new" "$folder/$1"
     ;;
@@ -41,15 +41,15 @@ done
 """
 )
 
-# $1: the folder of the groups of logged metrics, $2: what else is logged, $3: interval in ms; then pairs of a source
-# and its group. The output goes to files, because a command in a pod lasts as long as its output is open.
+# $1: what is logged beside the groups of metrics, $2: interval in ms; then pairs of a source and its group. The output
+# goes to files, because a command in a pod lasts as long as its output is open.
 START = (
     _PCP
     + r"""
 set -e
 mkdir -p "$0/archive"
-groups=$1 beside=$2 interval=$3
-shift 3
+groups=$KVEVAL_GROUPS beside=$1 interval=$2
+shift 2
 {
   cat "$groups/once" "$groups/host"
   printf '%s' "$beside"
@@ -98,7 +98,7 @@ rm -rf "$0"
 """
 
 # Prints the names of all recordings in the folder of $0.
-LIST = r"""
+RECORDINGS = r"""
 ls "$(dirname "$0")" 2>/dev/null || true
 """
 
@@ -123,6 +123,8 @@ for url in sys.argv[1:]: web.urlopen(url, timeout=3).read(1)' "$@"
 """
 
 NAMES = {
+    LIST: "list",
+    READ: "read",
     ALIVE: "alive",
     BEGUN: "begun",
     CLOCK: "clock",

@@ -6,13 +6,13 @@ are copied here they have the names that every recording uses, and the host is t
 """
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from kveval.campaign.site import Cluster
-from kveval.engines import merge_metrics
 from kveval.engines.kubernetes import leases, lifetime
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
@@ -34,15 +34,15 @@ from kveval.engines.kubernetes.api.kinds import (
     described,
 )
 from kveval.engines.kubernetes.api.names import labels, object_name
-from kveval.engines.kubernetes.deployment import RUN_KINDS, remove_all
+from kveval.engines.kubernetes.deployment import RUN_KINDS
 from kveval.engines.kubernetes.installed_recorder import (
     InstalledRecorder,
     installed_pods,
+    outdated,
 )
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
     COMPONENT,
-    CONFIGURATION,
     CONTAINER,
     STATE,
     campaign_selectors,
@@ -51,7 +51,7 @@ from kveval.engines.kubernetes.manifests.recorder import (
     recorder_selector,
     recording_documents,
 )
-from kveval.engines.kubernetes.teardown import remove
+from kveval.engines.kubernetes.teardown import remove_made
 from kveval.engines.kubernetes.wait.diagnosis import is_ready
 from kveval.engines.kubernetes.wait.rollout import (
     RolloutError,
@@ -65,13 +65,14 @@ from kveval.pcp.installation import ONCE_METRICS, RecordingError, process_block
 from kveval.pcp.recording import dead_agents
 
 ROOT = f"{STATE}/runs"
+ARCHIVE = "archive"
+"""Folder of a recording's archive, in its own."""
 _ENDED = 3
 _START_S = 600.0
 _READY_S = 60.0
 _POLL_S = 0.3
 _RECORDER_KINDS = (JOB, DAEMON_SET, POD, CONFIG_MAP)
 _REMOVAL = "recorder-removal"
-_REMOVAL_S = 120.0
 _OUTAGE_S = 10.0
 
 
@@ -107,10 +108,7 @@ class NodeRecording:
         pairs = [
             word for name, url in sources.items() for word in (self._own(name), url)
         ]
-        program = Path(merge_metrics.__file__).read_text(encoding="utf-8")
-        self._require(
-            self.run(scripts.SOURCES, program, *pairs), "cannot set its sources"
-        )
+        self._require(self.run(scripts.SOURCES, *pairs), "cannot set its sources")
 
     def start(self, processes: Sequence[int]) -> None:
         """Start pmlogger once every endpoint can be read; return once values are logged. Raises RecordingError."""
@@ -134,7 +132,7 @@ class NodeRecording:
         }
         logged = [word for pair in groups.items() for word in pair]
         interval = f"{self.context.site.recorder.interval_s * 1000:.0f}"
-        argv = [CONFIGURATION, process_block(processes), interval, *logged]
+        argv = [process_block(processes), interval, *logged]
         self._require(self.run(scripts.START, *argv), "cannot start pmlogger")
         while (begun := self.run(scripts.BEGUN, ONCE_METRICS[0])).returncode:
             if begun.returncode == _ENDED:
@@ -164,18 +162,19 @@ class NodeRecording:
         api, namespace = self.context.api, self.context.site.pcp_namespace
         try:
             if self._installed is not None:
-                self._installed.bring(brought)
+                self._installed.bring(ARCHIVE, brought)
             else:
-                collect(api, namespace, self.name, CONTAINER, self.folder, brought)
+                archive = f"{self.folder}/{ARCHIVE}"
+                collect(api, namespace, self.name, CONTAINER, archive, brought)
         except ClusterError as error:
             raise RecordingError(f"the archive cannot be copied: {error}") from error
-        if not archive_files(brought / "archive" / "pcp"):
+        if not archive_files(brought / "pcp"):
             raise RecordingError(f"pmlogger in pod {self.name} left no archive")
         renamed = {
             f"openmetrics.{self._own(name)}": f"openmetrics.{name}"
             for name in self.sources
         }
-        rewrite_archive(brought / "archive" / "pcp", self.archive, renamed, self.node)
+        rewrite_archive(brought / "pcp", self.archive, renamed, self.node)
         self.release()
 
     def release(self) -> None:
@@ -186,10 +185,7 @@ class NodeRecording:
 
     def clock(self) -> MachineClock:
         """Return the node's clock. Raises RecordingError."""
-        begin = time.time()
-        there = epoch_seconds(self.run(scripts.CLOCK).text)
-        half_s = (time.time() - begin) / 2
-        return MachineClock(self.node, there - begin - half_s, half_s)
+        return clock_of(self.node, lambda: self.run(scripts.CLOCK).text)[0]
 
     def run(self, script: str, *arguments: str) -> Executed:
         """Run a script in the pod and return its result, whatever its exit code. Raises RecordingError."""
@@ -272,10 +268,16 @@ class ClusterRecording:
             node.release()
 
 
-def epoch_seconds(text: str) -> float:
-    """Parse the first word of `date +%s.%N`; a `date` that does not know %N prints it unchanged."""
-    whole, _, fraction = text.split(maxsplit=1)[0].partition(".")
-    return float(f"{whole}.{fraction if fraction.isdigit() else 0}")
+def clock_of(node: str, ask: Callable[[], str]) -> tuple[MachineClock, float]:
+    """Return a node's clock, and the time there when it was asked, epoch seconds.
+
+    `ask`: runs `date +%s.%N` there; a `date` that does not know %N prints it unchanged.
+    """
+    begin = time.time()
+    whole, _, fraction = ask().split(maxsplit=1)[0].partition(".")
+    half_s = (time.time() - begin) / 2
+    there = float(f"{whole}.{fraction if fraction.isdigit() else 0}")
+    return MachineClock(node, there - begin - half_s, half_s), there
 
 
 def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document]:
@@ -291,6 +293,19 @@ def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document
         context.api, namespace, name, nodes, _START_S, say, context.patience
     )
     return sorted(pods, key=lambda pod: nodes.index(pod["spec"]["nodeName"]))
+
+
+def installed_fault(context: RunContext, pod: Document) -> str:
+    """Return why an installed recorder's pod cannot record this site's runs, "" if it answers that it can."""
+    if not is_ready(pod):
+        return "it is not ready"
+    if why := outdated(context.site, pod):
+        return why
+    try:
+        NodeRecording(context, pod, "none").check_alive()
+    except RecordingError as error:
+        return str(error)
+    return ""
 
 
 def mark_of(context: RunContext) -> str:
@@ -352,8 +367,8 @@ def reaches(context: RunContext, pod: Document, urls: Sequence[str]) -> bool:
     return False
 
 
-def remove_stale(context: RunContext, living: Sequence[str], say: Log) -> None:
-    """End the recordings that killed runs left; `living`: the marks of the runs that are being measured.
+def remove_stale(context: RunContext, say: Log) -> None:
+    """End the recordings that killed runs left.
 
     A recorder that an administrator has installed, which other campaigns use as well, ends them itself.
     """
@@ -364,12 +379,14 @@ def remove_stale(context: RunContext, living: Sequence[str], say: Log) -> None:
     for pod in filter(
         is_ready, context.api.list(POD, context.site.pcp_namespace, chosen)
     ):
-        for mark in NodeRecording(context, pod, "none").run(scripts.LIST).text.split():
-            if mark not in living:
-                NodeRecording(context, pod, mark).release()
-                say(
-                    f"ended the recording {mark} that a killed run left in pod {pod['metadata']['name']}"
-                )
+        marks = NodeRecording(context, pod, "none").run(scripts.RECORDINGS).text.split()
+        # Only now: none of these is of a run that begins after this.
+        living = leases.living_leases(context.api, context.namespace, context.campaign)
+        for mark in sorted({*marks} - {*map(leases.mark_of, living)}):
+            NodeRecording(context, pod, mark).release()
+            say(
+                f"ended the recording {mark} that a killed run left in pod {pod['metadata']['name']}"
+            )
 
 
 def release_recorder(
@@ -399,8 +416,8 @@ def release_recorder(
             elif ended:
                 # All else of a run goes with its Jobs.
                 chosen = campaign_selectors(campaign, site)
-                of_runs = {site.namespace: chosen[site.namespace]}
-                names = remove_all(api, of_runs, RUN_KINDS, say)
+                of_runs = site.namespace, chosen[site.namespace]
+                names = remove_made(api, *of_runs, RUN_KINDS, say)
                 for namespace, selected in chosen.items():
                     for lease in api.list(LEASE, namespace, selected):
                         # A run may begin now, and have made its own.
@@ -415,7 +432,7 @@ def release_recorder(
                     say(f"{said}: {', '.join(names)}")
     except ClusterError as error:
         what = "what the campaign's jobs left" if ended else "the campaign's recorder"
-        say(f"{what} was not removed ({error}). {lifetime.how_it_goes(error)}")
+        say(f"{what} was not removed ({error.aside}). {lifetime.how_it_goes(error)}")
 
 
 def await_removal(context: RunContext, say: Log) -> None:
@@ -453,24 +470,25 @@ def _removal_alone(
     """
     metadata = removal_metadata(campaign, site)
     awaited = "the campaign's recorder: {holder} is removing it"
+    hold = functools.partial(leases.hold, api, metadata, awaited, say)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(leases.hold(api, metadata, awaited, say))
+            stack.enter_context(hold())
         except Refused as error:
             # Without its namespace there is no recorder; the account may be one that makes the namespace.
             if not api.lacks_namespace(site.pcp_namespace):
-                raise
-            if error.status != 404 and begins:
+                if error.status != 404:
+                    raise
+                # Another run has just made it.
+                stack.enter_context(hold())
+            elif error.status != 404 and begins:
                 message = f"there is no namespace {site.pcp_namespace}, or it is being deleted: docs/cluster.md makes it"
                 raise ClusterError(message, code="no_namespace") from error
         yield
 
 
 def _remove_recorder(api: Api, site: Cluster, campaign: str, say: Log) -> None:
-    remove(
-        api,
-        {site.pcp_namespace: recorder_selector(campaign, site)},
-        kinds=_RECORDER_KINDS,
-        timeout_s=_REMOVAL_S,
-        say=say,
-    )
+    # With its namespace the recorder goes, and so do the rights there.
+    if not api.lacks_namespace(site.pcp_namespace):
+        chosen = site.pcp_namespace, recorder_selector(campaign, site)
+        remove_made(api, *chosen, _RECORDER_KINDS, say)

@@ -4,10 +4,11 @@ A cluster's own exporters are found, too: NVIDIA's DCGM exporter on the servers'
 account may not list their pods, the run says so.
 """
 
+import functools
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
@@ -20,6 +21,9 @@ from kveval.engines.kubernetes.api.kinds import (
     ROUTE,
     Document,
     Kind,
+    annotations_of,
+    labels_of,
+    status_of,
 )
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.rendering import target_url
@@ -36,6 +40,7 @@ _DCGM = {
     ("app.kubernetes.io/name", "gke-managed-dcgm-exporter"),
 }
 _DCGM_PORT = "9400"
+T = TypeVar("T")
 # On the pods of a Gateway: https://gateway-api.sigs.k8s.io/geps/gep-1762/
 _OF_GATEWAY = "gateway.networking.k8s.io/gateway-name"
 # A cloud load balancer may need minutes for a cell's own Gateway, and its routes reach the proxies even later.
@@ -53,6 +58,10 @@ except urllib.error.HTTPError as error:
 except OSError as error:
     sys.exit(str(error))
 """
+
+
+class NotYet(ClusterError):
+    """What is waited for is not there; the message says what is missing."""
 
 
 def with_controller(api: Api, site: Cluster) -> Cluster:
@@ -82,17 +91,17 @@ def with_controller(api: Api, site: Cluster) -> Cluster:
     return site.model_copy(update={"gateway": gateway_with_controller})
 
 
-def gateway_url(context: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
-    """Return the Gateway's URL from its status, once it has one. Raises ClusterError after `limit_s` seconds."""
+def gateway_url(context: RunContext) -> str:
+    """Return the Gateway's URL from its status, once it has one. Raises ClusterError after ten minutes."""
     name, namespace = context.gateway_name, context.gateway_namespace
 
-    def url() -> tuple[str, str]:
+    def url() -> str:
         document = context.api.read(GATEWAY, name, namespace)
         if document is None:
             raise ClusterError(
                 f"there is no Gateway {namespace}/{name}: correct cluster.gateway, or have one created"
             )
-        addresses = (document.get("status") or {}).get("addresses") or []
+        addresses = status_of(document).get("addresses") or []
         listeners = [
             entry
             for entry in document["spec"].get("listeners") or []
@@ -102,13 +111,12 @@ def gateway_url(context: RunContext, limit_s: float = _PROGRAMMED_S) -> str:
             message = f"Gateway {namespace}/{name} has no HTTP listener: declare another, or set cluster.gateway.url"
             raise ClusterError(message)
         if not addresses:
-            return (
-                "",
-                f"Gateway {namespace}/{name} has no address: is it programmed? or set cluster.gateway.url",
+            raise NotYet(
+                f"Gateway {namespace}/{name} has no address: is it programmed? or set cluster.gateway.url"
             )
-        return f"http://{addresses[0]['value']}:{listeners[0]['port']}", ""
+        return f"http://{addresses[0]['value']}:{listeners[0]['port']}"
 
-    return _awaited(url, limit_s)
+    return _awaited(url, time.monotonic() + _PROGRAMMED_S)
 
 
 def await_route(context: RunContext, server: ClusterServer) -> str:
@@ -118,19 +126,17 @@ def await_route(context: RunContext, server: ClusterServer) -> str:
     return url
 
 
-def require_routed(
-    context: RunContext, server: ClusterServer, url: str, limit_s: float = _PROGRAMMED_S
-) -> None:
+def require_routed(context: RunContext, server: ClusterServer, url: str) -> None:
     """Wait until the Gateway has accepted the route and the pool, and a request to `url` was answered by a server.
 
-    Raises ClusterError after `limit_s` seconds, with the refusal or with the last answer.
+    Raises ClusterError after ten minutes, with the refusal or with the last answer.
     """
     if context.deployment.route == "service":
         return
-    deadline = time.monotonic() + limit_s
+    deadline = time.monotonic() + _PROGRAMMED_S
     if context.deployment.route == "gateway":
-        _awaited(lambda: _accepted(context, ROUTE), deadline - time.monotonic())
-        _awaited(lambda: _accepted(context, POOL), deadline - time.monotonic())
+        for kind in (ROUTE, POOL):
+            _awaited(functools.partial(_require_accepted, context, kind), deadline)
     body = {
         "model": context.specification.model.served_name,
         "prompt": "Hello",
@@ -146,24 +152,23 @@ def require_routed(
     ]
     asker = server.replicas[0].name
 
-    def ask() -> tuple[str, str]:
+    def ask() -> None:
         done = context.api.exec(
             context.namespace, asker, SERVER, argv, timeout_s=_ANSWER_S + 15.0
         )
-        return (
-            ("", f"no request reached a server through {url}: {done.error_text}")
-            if done.returncode
-            else (url, "")
-        )
+        if done.returncode:
+            raise NotYet(
+                f"no request reached a server through {url}: {done.error_text}"
+            )
 
-    _awaited(ask, deadline - time.monotonic())
+    _awaited(ask, deadline)
 
 
-def _accepted(context: RunContext, kind: Kind) -> tuple[str, str]:
-    """Return the object's name if a Gateway has accepted this run's object of `kind`, and otherwise why not."""
+def _require_accepted(context: RunContext, kind: Kind) -> None:
+    """Raise NotYet unless a Gateway has accepted this run's object of `kind`."""
     name = context.name("routing")
     document = context.api.read(kind, name, context.namespace) or {}
-    parents: list[dict[str, Any]] = (document.get("status") or {}).get("parents") or []
+    parents: list[dict[str, Any]] = status_of(document).get("parents") or []
     conditions = [
         condition for parent in parents for condition in parent.get("conditions") or []
     ]
@@ -175,27 +180,24 @@ def _accepted(context: RunContext, kind: Kind) -> tuple[str, str]:
     ]
     if refusing:
         why = f"{refusing[0].get('reason', '')}: {refusing[0].get('message', '')}"
-        return (
-            "",
-            f"{kind.kind} {name} is not {refusing[0]['type']} by Gateway {context.gateway_name}: {why}",
+        raise NotYet(
+            f"{kind.kind} {name} is not {refusing[0]['type']} by Gateway {context.gateway_name}: {why}"
         )
     if not any(condition["type"] == "Accepted" for condition in conditions):
-        return (
-            "",
-            f"no Gateway has accepted {kind.kind} {name}: does {context.gateway_name} serve this kind?",
+        raise NotYet(
+            f"no Gateway has accepted {kind.kind} {name}: does {context.gateway_name} serve this kind?"
         )
-    return name, ""
 
 
-def _awaited(look: Callable[[], tuple[str, str]], limit_s: float) -> str:
-    """Return what `look` finds, once it does; raise ClusterError with what is missing after `limit_s` seconds."""
-    deadline = time.monotonic() + limit_s
+def _awaited(look: Callable[[], T], deadline: float) -> T:
+    """Return what `look` returns, once it raises no NotYet. Raises ClusterError after `deadline`, time.monotonic()."""
     while True:
-        result, missing = look()
-        if result:
-            return result
-        if time.monotonic() > deadline:
-            raise ClusterError(f"{missing} (after {limit_s:.0f} s)")
+        try:
+            return look()
+        except NotYet as missing:
+            if time.monotonic() > deadline:
+                message = f"{missing} (after {_PROGRAMMED_S:.0f} s)"
+                raise ClusterError(message) from missing
         time.sleep(_POLL_S)
 
 
@@ -223,7 +225,7 @@ def _base(context: RunContext, pod: Document, port: int) -> str:
 
 def _host(pod: Document) -> str:
     """Return a pod's address as a part of URLs; "" if it has none yet."""
-    address = str((pod.get("status") or {}).get("podIP") or "")
+    address = str(status_of(pod).get("podIP") or "")
     return f"[{address}]" if ":" in address else address
 
 
@@ -280,7 +282,7 @@ def unrecorded(source: str, why: str = "") -> tuple[str, str]:
 
 def is_dcgm(pod: Document) -> bool:
     """Tell whether a pod is NVIDIA's DCGM exporter, by its labels."""
-    return not _DCGM.isdisjoint((pod["metadata"].get("labels") or {}).items())
+    return not _DCGM.isdisjoint(labels_of(pod).items())
 
 
 def dcgm_urls(api: Api, nodes: Collection[str]) -> list[str]:
@@ -297,17 +299,13 @@ def gateway_urls(api: Api, namespace: str, name: str) -> list[str]:
     """
     pods = api.list(POD, namespace, f"{_OF_GATEWAY}={name}")
     return list(
-        _urls(
-            pod
-            for pod in pods
-            if "prometheus.io/port" in (pod["metadata"].get("annotations") or {})
-        )
+        _urls(pod for pod in pods if "prometheus.io/port" in annotations_of(pod))
     )
 
 
 def _urls(pods: Iterable[Document]) -> Iterator[str]:
     for pod in pods:
-        annotations = pod["metadata"].get("annotations") or {}
+        annotations = annotations_of(pod)
         if host := _host(pod):
             port, path = (
                 annotations.get("prometheus.io/port", _DCGM_PORT),

@@ -131,6 +131,21 @@ def remove(
         time.sleep(_POLL_S)
 
 
+def remove_made(
+    api: Api, namespace: str, selector: str, kinds: Collection[Kind], say: Log
+) -> list[str]:
+    """Remove a namespace's objects with these labels, of kinds that the account makes there; return their names.
+
+    Raises ClusterError, also where the account may no longer list one of these kinds.
+    """
+    result = remove(api, {namespace: selector}, kinds=kinds, say=say)
+    if result.unlisted:
+        lacking = ", ".join(sorted({kind.plural for kind, _ in result.unlisted}))
+        message = f"the account may no longer list {lacking} in namespace {namespace}"
+        raise ClusterError(message, code="right_missing", resources=lacking)
+    return result.removed
+
+
 def ours(selector: str) -> str:
     """Restrict a selector to objects of this program; the empty selector means all of them."""
     own = f"{MANAGED_BY}={MANAGER}"

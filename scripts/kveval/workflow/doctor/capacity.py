@@ -7,6 +7,7 @@ from typing import Any
 
 from kveval.campaign.site import Cluster
 from kveval.campaign.sizing import GIB
+from kveval.engines.kubernetes.api.kinds import labels_of
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import (
@@ -238,7 +239,7 @@ def _held(pods: Answer) -> list[Held]:
     found = []
     for pod in pods.body.get("items", []):
         node = pod.get("spec", {}).get("nodeName")
-        if node and (pod["metadata"].get("labels") or {}).get(MANAGED_BY) != MANAGER:
+        if node and labels_of(pod).get(MANAGED_BY) != MANAGER:
             (need,) = pod_needs([{**pod, "kind": "Pod"}])
             found.append(
                 (str(pod["metadata"].get("namespace", "")), str(node), need.requests)

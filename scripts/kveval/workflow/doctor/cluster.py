@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from kveval.engines.kubernetes.api.kinds import Kind, condition
+from kveval.engines.kubernetes.api.kinds import Document, Kind, condition
 from kveval.engines.kubernetes.api.probe import Answer
+from kveval.engines.kubernetes.installed_recorder import INSTALL
 from kveval.engines.kubernetes.manifests.permissions import (
     GATEWAY_GROUP,
     OBJECTIVE_GROUPS,
@@ -13,13 +14,22 @@ from kveval.engines.kubernetes.manifests.permissions import (
     namespace_of,
     permissions,
 )
-from kveval.engines.kubernetes.manifests.requirements import node_of, untolerated
+from kveval.engines.kubernetes.manifests.requirements import (
+    accepts,
+    node_of,
+    untolerated,
+)
 from kveval.engines.kubernetes.nodes import fingerprint, fitting
 from kveval.engines.kubernetes.routes import is_dcgm, unrecorded
 from kveval.engines.kubernetes.wait.diagnosis import quota_fix
-from kveval.host.findings import FindingRow, error, ok, warning
+from kveval.host.findings import FindingRow, error, ok, pluralize, warning
 from kveval.workflow.doctor.capacity import SCALED, capacity, kept_out
-from kveval.workflow.doctor.cluster_facts import ClusterFacts, Denied, Trial
+from kveval.workflow.doctor.cluster_facts import (
+    ClusterFacts,
+    Denied,
+    InstalledFacts,
+    Trial,
+)
 from kveval.workflow.doctor.documents import CampaignDocuments
 from kveval.workflow.doctor.image_pulls import ImageTrial
 from kveval.workflow.doctor.volumes import volumes
@@ -258,16 +268,19 @@ def _gateway_state(
         yield error("Gateway", said, fix, "own_routes_only", namespace=namespace)
 
 
+def _selected(
+    plan: CampaignDocuments, nodes: Answer
+) -> tuple[list[Document], dict[str, Any]]:
+    """Return the nodes that the site selects for its servers, and its tolerations as a pod has them."""
+    gpus = any(cell.specification.on_cluster.gpus for cell in plan.cells)
+    there = nodes.body.get("items", []) if nodes.ok else []
+    tolerations = [one.model_dump(exclude_none=True) for one in plan.site.tolerations]
+    return fitting(there, plan.site, gpus=gpus), {"tolerations": tolerations}
+
+
 def _hardware(plan: CampaignDocuments, nodes: Answer) -> Iterator[FindingRow]:
     """Report of how many kinds the nodes are on which a cell and its baseline may run."""
-    site, gpus = (
-        plan.site,
-        any(cell.specification.on_cluster.gpus for cell in plan.cells),
-    )
-    selected = fitting(nodes.body.get("items", []), site, gpus=gpus) if nodes.ok else []
-    tolerating = {
-        "tolerations": [one.model_dump(exclude_none=True) for one in site.tolerations]
-    }
+    site, (selected, tolerating) = plan.site, _selected(plan, nodes)
     there = [node for node in selected if not untolerated(node_of(node), tolerating)]
     taints = kept_out(map(node_of, selected), tolerating)
     kinds = {fingerprint([node], site.gpu_resource): node for node in reversed(there)}
@@ -374,10 +387,37 @@ def _images(trials: Sequence[ImageTrial], namespace: str) -> Iterator[FindingRow
             yield ok("image", said, trial.outcome, image=trial.image, node=trial.node)
 
 
-def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow]:
-    if plan.site.recorder.installed:
-        return
+def _installed(
+    plan: CampaignDocuments, facts: InstalledFacts, nodes: Answer
+) -> FindingRow:
+    """Judge the recorder that an administrator has installed: it has to record wherever a server may be."""
     place = plan.site.pcp_namespace
+    fix = f"an administrator installs and updates it by {INSTALL}; a new key is read by new pods"
+    if facts.refusal:
+        return error("recorder", facts.refusal, fix, "not_asked")
+    selected, tolerating = _selected(plan, nodes)
+    there = [node.name for node in map(node_of, selected) if accepts(node, tolerating)]
+    faults = {
+        node: facts.faults.get(node, "it has no pod there")
+        for node in there or facts.faults
+    }
+    wrong = {node: fault for node, fault in faults.items() if fault}
+    if wrong:
+        where = "; ".join(f"on {node}, {fault}" for node, fault in wrong.items())
+        said = f"the one that is installed in {place} cannot be used: {where}"
+        return error("recorder", said, fix, "not_usable", nodes=wrong)
+    if not faults:
+        said = f"the one that is installed in {place} has no pod, and no node is there for servers"
+        return warning("recorder", said, f"{fix}; {SCALED}", "not_seen")
+    said = f"the one that is installed in {place} answers on {pluralize(len(faults), 'node')}, configured as here"
+    return ok("recorder", said, nodes=len(faults))
+
+
+def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow]:
+    place = plan.site.pcp_namespace
+    if facts.recorder is not None:
+        yield _installed(plan, facts.recorder, facts.nodes)
+        return
     space, tried = (
         facts.namespaces[place],
         [trial for trial in facts.trials if trial.pod and trial.namespace == place],

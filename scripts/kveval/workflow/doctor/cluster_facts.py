@@ -1,20 +1,26 @@
 """Facts about a cluster for the doctor's checks; only the test pods of images change anything there."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes.api.client import Api
+from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.kinds import Kind, described, kind_of
 from kveval.engines.kubernetes.api.probe import Answer, Bounds, Probe, map_concurrently
+from kveval.engines.kubernetes.installed_recorder import key_of, listed_pods
+from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.permissions import (
     GATEWAY_GROUP,
     Permission,
     namespace_of,
     permissions,
 )
+from kveval.engines.kubernetes.manifests.rendering import PORTS
 from kveval.engines.kubernetes.manifests.requirements import PodNeed, claims, pod_needs
+from kveval.engines.kubernetes.recordings import installed_fault
 from kveval.workflow.doctor.documents import CampaignDocuments
 from kveval.workflow.doctor.image_pulls import ImageTrial, pod_like, try_images
 
@@ -47,6 +53,19 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class InstalledFacts:
+    """What a recorder that an administrator has installed answers.
+
+    Attributes:
+        refusal: why the account cannot ask it; empty if it can.
+        faults: for each node with a pod of it, why that cannot record the campaign's runs; empty if it can.
+    """
+
+    refusal: str
+    faults: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class ClusterFacts:
     """The answers of a cluster. What the account may not see is an Answer that says so.
 
@@ -56,6 +75,7 @@ class ClusterFacts:
         served: for each kind of the campaign, whether it is served.
         versions: for the API groups of kinds that are not served, the versions that are.
         secret: the token's Secret, keys only, without values.
+        recorder: the one that is installed; None where the campaign makes its own.
         claims: those of volumes that the site names or that an earlier run made.
         above_constraints: OpenShift accepts any pod of this account. It checks who creates a pod and the pod's own
         account, and controllers create most of them.
@@ -81,6 +101,7 @@ class ClusterFacts:
     trials: Sequence[Trial]
     images: Sequence[ImageTrial] = field(default_factory=tuple)
     above_constraints: bool = False
+    recorder: InstalledFacts | None = None
 
 
 def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterFacts:
@@ -142,7 +163,22 @@ def collect(api: Api, plan: CampaignDocuments, image_limit_s: float) -> ClusterF
         else (),
         ahead=probe.ahead,
         above_constraints=api.serves(_CONSTRAINTS) and _allowed(probe, privileged),
+        recorder=_installed(api, plan) if site.recorder.installed else None,
     )
+
+
+def _installed(api: Api, plan: CampaignDocuments) -> InstalledFacts:
+    """Ask every pod of the recorder that is installed, as a run of the campaign would."""
+    specification, run = plan.cells[0].specification, (1, plan.name, PORTS, "")
+    context = RunContext(specification, plan.site, *run, api=api)
+    try:
+        key_of(context)
+        pods = listed_pods(context)
+    except ClusterError as error:
+        return InstalledFacts(str(error), {})
+    faults = map_concurrently(pods, functools.partial(installed_fault, context))
+    nodes = (str(pod["spec"].get("nodeName", "")) for pod in pods)
+    return InstalledFacts("", dict(zip(nodes, faults, strict=True)))
 
 
 def _user(probe: Probe) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kveval.campaign.sizing import GIB
+from kveval.engines.kubernetes.api.kinds import annotations_of
 from kveval.engines.kubernetes.api.probe import Answer
 from kveval.engines.kubernetes.manifests.requirements import Claim, claims, quantity
 from kveval.host.findings import FindingRow, error, ok, warning
@@ -162,10 +163,7 @@ def _one_node(plan: CampaignDocuments) -> Iterator[FindingRow]:
 
 
 def _defaults(classes: Classes) -> list[str]:
-    annotations = {
-        name: entry["metadata"].get("annotations") or {}
-        for name, entry in classes.items()
-    }
+    annotations = {name: annotations_of(entry) for name, entry in classes.items()}
     return [name for name, noted in annotations.items() if _is_default(noted)]
 
 

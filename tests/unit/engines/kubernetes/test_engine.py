@@ -1,6 +1,7 @@
 """The cluster engine's own decisions, on stand-ins for the way to a cluster; the whole runs in test_kubernetes_*."""
 
 import json
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -235,7 +236,9 @@ def recorder(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"
         '#!/bin/sh\ntrap "exit 0" TERM\necho "$@" > "$(dirname "$2")/started"\nwhile :; do sleep 0.05; done\n'
     )
     (binaries / "pmlogger").chmod(0o755)
-    groups = tmp_path / "groups"
+    groups, start = tmp_path / "groups", tmp_path / "start"
+    start.mkdir()
+    shutil.copy(merge_metrics.__file__, start / "merge.py")
     groups.mkdir()
     for name, text in {
         "once": "ONCE",
@@ -249,6 +252,7 @@ def recorder(tmp_path: Path) -> Callable[..., "subprocess.CompletedProcess[str]"
         text = script.replace("/etc/pcp.env", str(tmp_path / "pcp.env"))
         argv = ["sh", "-c", text, str(tmp_path / "runs" / "rabc"), *arguments]
         env = {"PATH": f"{binaries}:/usr/bin:/bin", "PCP_VAR_DIR": str(state / "var")}
+        env |= {"KVEVAL_GROUPS": str(groups), "KVEVAL_START": str(start)}
         return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30)
 
     return run
@@ -263,7 +267,7 @@ def test_a_recording_is_started_stopped_and_removed_with_its_sources(
     )
     assert (
         recorder(
-            recorder_scripts.SOURCES, "", "vllm_rabc", "http://10.0.0.1:8000/metrics"
+            recorder_scripts.SOURCES, "vllm_rabc", "http://10.0.0.1:8000/metrics"
         ).returncode
         == 0
     )
@@ -272,7 +276,6 @@ def test_a_recording_is_started_stopped_and_removed_with_its_sources(
     block = process_block([12, 34])
     begun = recorder(
         recorder_scripts.START,
-        str(tmp_path / "groups"),
         block,
         "1000",
         "vllm_rabc",
@@ -289,7 +292,7 @@ def test_a_recording_is_started_stopped_and_removed_with_its_sources(
     )
     assert text.endswith("log vllm_rabc\nACCESS\n")
     assert "-t 1000msec" in (folder / "started").read_text()
-    assert recorder(recorder_scripts.LIST).stdout.split() == ["rabc"]
+    assert recorder(recorder_scripts.RECORDINGS).stdout.split() == ["rabc"]
     assert recorder(recorder_scripts.STOP).returncode == 0
     # It ended, and whoever asks once more is told that it had.
     assert recorder(recorder_scripts.STOP).returncode == 3
@@ -309,10 +312,7 @@ def test_a_source_of_several_replicas_is_one_page_with_their_label(
     for number, page in enumerate(pages):
         (tmp_path / str(number)).write_text(page)
     urls = " ".join(f"file://{tmp_path}/{number}" for number in range(2))
-    program = Path(merge_metrics.__file__).read_text()
-    assert (
-        recorder(recorder_scripts.SOURCES, program, "vllm_rabc", urls).returncode == 0
-    )
+    assert recorder(recorder_scripts.SOURCES, "vllm_rabc", urls).returncode == 0
     source = (
         tmp_path / "state" / "var" / "pmdas" / "openmetrics" / "config.d" / "vllm_rabc"
     )

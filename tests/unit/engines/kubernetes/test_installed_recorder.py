@@ -26,15 +26,20 @@ from kveval.engines.kubernetes import (
     recorder_scripts,
     recordings,
 )
+from kveval.engines.kubernetes.api import download
 from kveval.engines.kubernetes.api.errors import ClusterError
+from kveval.engines.kubernetes.api.kinds import NAMESPACE
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.installed_recorder import (
     InstalledRecorder,
     installed_pods,
     key_of,
+    require_installed,
 )
 from kveval.engines.kubernetes.manifests.recorder import (
+    CONFIGURED,
     INSTALLED,
+    configuration_of,
     installed_documents,
     recording_documents,
 )
@@ -103,6 +108,8 @@ def test_what_the_workflow_asks_matches() -> None:
         ("begun", ["hinv.ncpu"]),
         ("processes", ["0f5e2c1a-1111-2222-3333-444455556666"]),
         ("reach", [url]),
+        ("list", ["archive"]),
+        ("read", ["archive/pcp.0", "8388609", "8388608"]),
     ):
         assert matches(script, words), script
     assert set(recorder_agent.ARGUMENTS) == set(recorder_scripts.NAMES.values())
@@ -126,9 +133,9 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
         recorder_agent.ARGUMENTS, 'printf "%s|" "$(basename "$0")" "$@"'
     )
     scripts["remove"] = 'rm -r "$0"'
+    scripts |= {"list": download.LIST, "read": download.READ}
     scripts["stop"] = "echo gone >&2; exit 3"
-    given_words = {"sources": "PROGRAM", "start": "GROUPS"}
-    answering = Agent(scripts, given_words, tmp_path / "runs")
+    answering = Agent(scripts, tmp_path / "runs")
     with recorder_agent.serve(answering, KEY, ("127.0.0.1", 0)) as server:
         monkeypatch.setattr(recorder_agent, "PORT", server.server_address[1])
         threading.Thread(
@@ -144,6 +151,10 @@ def api_server(key: bytes = KEY, *pods: dict[str, Any]) -> FakeTransport:
             return ok({"data": {"key": base64.b64encode(key).decode()}})
         if call.path.endswith("/pods"):
             return ok({"items": list(pods), "metadata": {}})
+        if call.path == NAMESPACE.path("", SITE.pcp_namespace):
+            return ok({"metadata": {}})
+        if pods and call.path.endswith(f"/pods/{pods[0]['metadata']['name']}"):
+            return ok(pods[0])
         return status(404, "NotFound")
 
     return FakeTransport(answer)
@@ -154,18 +165,16 @@ def recorder(key: bytes = KEY) -> InstalledRecorder:
 
 
 @pytest.mark.usefixtures("agent")
-def test_scripts_run_in_the_recordings_folder_with_what_the_administrator_gave() -> (
-    None
-):
+def test_scripts_run_in_the_recordings_folder() -> None:
     ours = recorder()
     for script, words, said in (
         (recorder_scripts.CLOCK, [], f"{MARK}|"),
         (
             recorder_scripts.SOURCES,
-            ["ours", f"vllm_{MARK}", "http://a:1/m"],
-            f"{MARK}|PROGRAM|vllm_{MARK}|http://a:1/m|",
+            [f"vllm_{MARK}", "http://a:1/m"],
+            f"{MARK}|vllm_{MARK}|http://a:1/m|",
         ),
-        (recorder_scripts.START, ["ours", "", "1000"], f"{MARK}|GROUPS||1000|"),
+        (recorder_scripts.START, ["", "1000"], f"{MARK}||1000|"),
     ):
         assert ours.run(script, words).text == said
     done = ours.run(recorder_scripts.STOP, [])
@@ -182,7 +191,7 @@ def test_whoever_has_another_key_is_refused() -> None:
 def test_a_recording_is_brought_whole_and_nothing_from_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recorder_agent, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(installed_recorder, "_PIECE_BYTES", 1000)
     folder = tmp_path / "runs" / MARK / "archive"
     folder.mkdir(parents=True)
     content = bytes(range(256)) * 20
@@ -190,14 +199,16 @@ def test_a_recording_is_brought_whole_and_nothing_from_elsewhere(
     (folder / "pcp.index").write_bytes(b"")
     (tmp_path / "secret").write_text("x")
     (folder / "link").symlink_to(tmp_path / "secret")
-    recorder().bring(tmp_path / "here")
-    assert {
-        path.name: path.read_bytes()
-        for path in (tmp_path / "here" / "archive").iterdir()
-    } == {"pcp.0": content, "pcp.index": b""}
-    for name in ("../../secret", "archive/link", "/etc/hostname"):
-        with pytest.raises(RefusedRequest):
-            recorder_agent.piece(tmp_path / "runs" / MARK, [name, "0"])
+    ours = recorder()
+    ours.bring("archive", tmp_path / "here")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()} == {
+        "pcp.0": content,
+        "pcp.index": b"",
+    }
+    for name in ("../../secret", "archive/../../secret", "/etc/hostname"):
+        assert not matches("read", [name, "1", "9"])
+    for name in ("archive/link", "archive/.."):
+        assert ours.run(download.READ, [name, "1", "9"]).returncode != 0
 
 
 def test_a_recording_that_runs_is_not_started_again(
@@ -206,7 +217,7 @@ def test_a_recording_that_runs_is_not_started_again(
     folder = tmp_path / "runs" / MARK
     folder.mkdir(parents=True)
     (folder / "pid").write_text("1")
-    assert recorder().run(recorder_scripts.START, ["", "", "1000"]).text == ""
+    assert recorder().run(recorder_scripts.START, ["", "1000"]).text == ""
 
 
 def test_a_recording_that_nobody_asks_about_is_ended(
@@ -237,6 +248,47 @@ def test_a_node_without_the_recorder_is_named(monkeypatch: pytest.MonkeyPatch) -
     assert error.value.code == "recorder_missing"
 
 
+def a_pod(configuration: str | None, ready: str = "True") -> dict[str, Any]:
+    annotations = {CONFIGURED: configuration} if configuration else {}
+    there = made("Pod", "recorder-0", spec={"nodeName": "n"}, namespace="kveval-pcp")
+    there["metadata"]["annotations"] = annotations
+    return {**there, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+
+
+def demanded(site: Cluster = SITE) -> str:
+    return configuration_of(installed_documents(site)[-1]["spec"]["template"])
+
+
+@pytest.mark.usefixtures("agent")
+def test_what_keeps_it_from_recording_a_campaign_is_told() -> None:
+    context = run_context(api_server(KEY), SITE)
+    assert recordings.installed_fault(context, a_pod(demanded())) == ""
+    for pod, said in (
+        (a_pod(demanded(), "False"), "not ready"),
+        (a_pod("0123456789ab"), f"0123456789ab, and this campaign's is {demanded()}"),
+        (a_pod(None), "without a hash"),
+    ):
+        assert said in recordings.installed_fault(context, pod)
+    pod = a_pod(demanded())
+    stranger = run_context(api_server(b"another key, of somebody else's", pod), SITE)
+    said = recordings.installed_fault(stranger, pod)
+    assert "cannot be asked" in said and "403" in said
+
+
+def test_a_recorder_of_another_configuration_is_refused_before_servers_start() -> None:
+    sources = {"dcgm": "http://{host}:9400/metrics"}
+    other = SITE.model_copy(
+        update={"recorder": SITE.recorder.model_copy(update={"sources": sources})}
+    )
+    assert demanded(other) != demanded()
+    going = a_pod(None)
+    going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    require_installed(run_context(api_server(KEY, going, a_pod(demanded())), SITE))
+    with pytest.raises(ClusterError, match="updates it by python") as error:
+        require_installed(run_context(api_server(KEY, a_pod(demanded())), other))
+    assert error.value.code == "recorder_outdated"
+
+
 def test_runs_of_one_name_in_two_namespaces_are_told_apart() -> None:
     theirs = SITE.model_copy(update={"namespace": "theirs"})
     marks = {
@@ -263,7 +315,7 @@ def test_a_run_makes_and_removes_nothing_of_it() -> None:
     context = run_context(transport, SITE)
     recordings.release_recorder(SITE, "spring", said.append, context.api)
     recordings.await_removal(context, said.append)
-    recordings.remove_stale(context, [], said.append)
+    recordings.remove_stale(context, said.append)
     assert said == []
 
 

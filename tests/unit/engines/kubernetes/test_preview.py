@@ -36,10 +36,13 @@ def test_the_preview_is_what_would_be_deployed(release):
         assert (kinds["Job"], kinds["Lease"]) == (4, 3)
 
 
-def test_what_ends_a_run_is_shown_with_what_belongs_to_it():
+def test_the_measurement_is_named_and_what_ends_a_run_with_what_belongs_to_it():
     specifications, site = cells(RELEASES[0])
     specification = specifications["Qwen3-8B/no-offload/0"]
     text = preview_text(specification, site, "c")
+    first = text.splitlines()[0]
+    assert first.startswith("# Qwen3-8B/no-offload/0: measurement ")
+    assert specification.measurement_id in first
     lives = [
         document["metadata"]["name"]
         for document in previewed(specification, site)
@@ -64,14 +67,6 @@ def test_the_load_is_the_command_that_would_run():
     assert command[:2] == ["guidellm", "run"]
     assert any("target=http://127.0.0.1:8000," in part for part in command)
     assert "kind=hf_auto,model=/model" in command
-
-
-def test_the_measurement_is_named():
-    specifications, site = cells(RELEASES[0])
-    specification = specifications["Qwen3-8B/no-offload/0"]
-    first = preview_text(specification, site, "c").splitlines()[0]
-    assert first.startswith("# Qwen3-8B/no-offload/0: measurement ")
-    assert specification.measurement_id in first
 
 
 @pytest.mark.workflow

@@ -19,10 +19,10 @@ from tests.support.fake_cluster import (
 )
 
 from kveval.campaign.site import Cluster
-from kveval.engines.kubernetes import engine, recorder, recordings
+from kveval.engines.kubernetes import engine, leases, recorder, recordings
 from kveval.engines.kubernetes import recorder_scripts as scripts
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.errors import NO_ANSWER, ClusterError
+from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
 from kveval.engines.kubernetes.api.transport import Query, Reply
 from kveval.pcp.installation import ONCE_METRICS, RecordingError
@@ -86,7 +86,7 @@ def test_every_node_records_its_host_and_one_the_endpoints(
 ) -> None:
     recording = begun(tmp_path)
     mark = recording.nodes[0].mark
-    assert {node: words[1:] for node, words in pods.of(scripts.SOURCES).items()} == {
+    assert pods.of(scripts.SOURCES) == {
         "gpu-0": (
             f"vllm_{mark}",
             "http://10.0.0.1:8000/metrics http://10.0.0.2:8000/metrics",
@@ -95,7 +95,7 @@ def test_every_node_records_its_host_and_one_the_endpoints(
     }
     # An endpoint of each node is read by each, one of the whole cluster by the first.
     logged = {
-        node: dict(zip(words[3::2], words[4::2], strict=True))
+        node: dict(zip(words[2::2], words[3::2], strict=True))
         for node, words in pods.of(scripts.START).items()
     }
     assert logged == {
@@ -218,6 +218,46 @@ def test_a_recording_of_a_run_that_another_job_took_over_is_left_to_it(
     assert bool(pods.of(scripts.REMOVE)) is ended
 
 
+def test_a_recording_of_a_run_that_begins_meanwhile_is_no_killed_runs(
+    pods: Pods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ready = on("gpu-0", "recorder-a")
+    ready["status"] = {"conditions": [{"type": "Ready", "status": "True"}]}
+    said: list[str] = []
+
+    def run(
+        recording: recordings.NodeRecording, script: str, *arguments: str
+    ) -> Executed:
+        pods.run(recording, script, *arguments)
+        listed = b"killed living" if script == scripts.RECORDINGS else b""
+        return Executed(listed, b"", 0)
+
+    def living(*given: object) -> list[dict[str, Any]]:
+        # Asked before, it would not know a run that begins while recordings are listed.
+        assert pods.of(scripts.RECORDINGS)
+        return [{"metadata": {"annotations": {leases.MARK_ANNOTATION: "living"}}}]
+
+    monkeypatch.setattr(recordings.NodeRecording, "run", run)
+    monkeypatch.setattr(leases, "living_leases", living)
+    context = run_context(FakeTransport(lambda call: ok({"items": [ready]})))
+    recordings.remove_stale(context, said.append)
+    assert ["recording killed" in text for text in said] == [True]
+    assert len([ran for _, ran, _ in pods.ran if ran == scripts.REMOVE]) == 1
+
+
+def test_a_namespace_that_another_run_makes_meanwhile_is_no_fault() -> None:
+    refusals = [status(404, "NotFound")]
+
+    def answer(call: Call) -> Reply:
+        if call.method == "POST":
+            return refusals.pop() if refusals else ok(call.body)
+        return ok({"metadata": {}, "items": []})
+
+    context = run_context(FakeTransport(answer))
+    recordings.await_removal(context, pytest.fail)
+    assert refusals == []
+
+
 # --- a namespace that somebody deletes
 
 
@@ -287,18 +327,34 @@ def test_another_failure_is_told_as_it_is(tmp_path: Path) -> None:
         raise RecordingError("the server died")
 
 
-def test_an_outage_that_ends_a_run_and_its_removal_is_told_once(tmp_path: Path) -> None:
-    def answer(call: Call) -> Reply:
-        return status(503, "ServiceUnavailable")
-
-    outage = "cluster https://10.0.0.1: no usable answer for 300 s"
-    with pytest.raises(RecordingError) as error, failing_session(answer, tmp_path):
-        raise RecordingError(outage) from ClusterError(outage, code=NO_ANSWER)
+@pytest.mark.parametrize(
+    ("reply", "failure", "why"),
+    [
+        (
+            status(503, "ServiceUnavailable"),
+            "cluster https://10.0.0.1: no usable answer for 300 s",
+            "the API server does not answer",
+        ),
+        (
+            status(401, "Unauthorized"),
+            "cluster https://10.0.0.1 rejects the credential (401): has the token expired?",
+            "the cluster rejects the credential",
+        ),
+    ],
+    ids=["outage", "account deleted"],
+)
+def test_what_ends_a_run_and_keeps_it_from_being_removed_is_told_once(
+    reply: Reply, failure: str, why: str, tmp_path: Path
+) -> None:
+    with (
+        pytest.raises(RecordingError) as error,
+        failing_session(lambda call: reply, tmp_path),
+    ):
+        raise RecordingError(failure)
     said = str(error.value)
     assert said.startswith(
-        f"{outage}; not all of this run was removed. Kubernetes removes it 15"
+        f"{failure}; not all of this run was removed ({why}). Kubernetes removes it 15"
     )
-    assert said.count("no usable answer") == 1
     # Without this repository, in both namespaces.
     assert "kubectl -n bench delete lease," in said
     assert "kubectl -n kveval-pcp delete lease," in said
@@ -320,5 +376,9 @@ def failing_session(answer: Callable[[Call], Reply], folder: Path) -> Iterator[N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine.lifetime, "ensure_owner_job", lambda *given: None)
         patch.setattr(engine.ClusterRecorder, "prepare", lambda recorder: None)
-        with run.session(folder, lambda text: None):
+        # As a measurement does: what it has deployed is removed before the session ends.
+        with (
+            run.session(folder, pytest.fail) as session,
+            contextlib.closing(session.deployer),
+        ):
             yield

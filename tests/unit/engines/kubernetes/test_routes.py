@@ -46,6 +46,7 @@ class StubApi:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setattr(routes, "_POLL_S", 0.001)
+    monkeypatch.setattr(routes, "_PROGRAMMED_S", 0.1)
 
 
 def status(conditions):
@@ -116,7 +117,7 @@ def test_a_request_goes_through_once_everything_is_accepted():
         {"HTTPRoute": [{}, status(ACCEPTED)], "InferencePool": [status(ACCEPTED)]},
         answers,
     )
-    routes.require_routed(run_context(api), SERVER, "http://gw:80", 5.0)
+    routes.require_routed(run_context(api), SERVER, "http://gw:80")
     assert [(pod, container, argv[3]) for pod, container, argv in api.asked] == 2 * [
         ("server-0", "server", "http://gw:80/v1/completions")
     ]
@@ -124,13 +125,9 @@ def test_a_request_goes_through_once_everything_is_accepted():
 
 def test_a_proxy_of_its_own_is_asked_and_nothing_else_read():
     api = StubApi(answers=[(0, "")])
-    routes.require_routed(
-        run_context(api, "standalone"), SERVER, "http://epp:8081", 5.0
-    )
+    routes.require_routed(run_context(api, "standalone"), SERVER, "http://epp:8081")
     assert len(api.asked) == 1
-    routes.require_routed(
-        run_context(api, "service"), SERVER, "http://server:8000", 5.0
-    )
+    routes.require_routed(run_context(api, "service"), SERVER, "http://server:8000")
     assert len(api.asked) == 1
 
 
@@ -154,7 +151,6 @@ def test_what_does_not_let_requests_through_is_named(objects, says):
             run_context(StubApi(objects, [(1, "HTTP 503: no healthy upstream")])),
             SERVER,
             "http://gw:80",
-            0.02,
         )
     assert all(word in str(refused.value) for word in says)
 
@@ -184,8 +180,8 @@ def test_the_address_of_a_gateway(gateway, found):
         gateway_namespace="kv",
     )
     if found.startswith("http"):
-        assert routes.gateway_url(there, 0.02) == found
+        assert routes.gateway_url(there) == found
         return
     with pytest.raises(ClusterError) as refused:
-        routes.gateway_url(there, 0.02)
+        routes.gateway_url(there)
     assert found in str(refused.value)

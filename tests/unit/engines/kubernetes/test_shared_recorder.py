@@ -14,7 +14,12 @@ from kveval.campaign.site import Cluster
 from kveval.engines.job import Job
 from kveval.engines.kubernetes import leases
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.kinds import DAEMON_SET, DEPLOYMENT, LEASE
+from kveval.engines.kubernetes.api.kinds import (
+    DAEMON_SET,
+    DEPLOYMENT,
+    LEASE,
+    NAMESPACE,
+)
 from kveval.engines.kubernetes.api.names import labels
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.engine import ClusterEngine
@@ -34,7 +39,8 @@ class Objects:
     """The objects of an API server by path; `before` and `after` are called around the answer to each request."""
 
     def __init__(self) -> None:
-        self.there: dict[str, dict[str, Any]] = {}
+        place = NAMESPACE.path("", SITE.pcp_namespace)
+        self.there = {place: made("Namespace", SITE.pcp_namespace)}
         self.before: Callable[[str, Call], None] = lambda job, call: None
         self.after: Callable[[str, Call], None] = lambda job, call: None
         self._lock = threading.Lock()

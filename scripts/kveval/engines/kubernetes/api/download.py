@@ -1,12 +1,13 @@
-"""Copies files out of a pod through commands in it: complete and verified, however often the connection breaks.
+"""Copies files out of a pod through scripts in it: complete and verified, however often the connection breaks.
 
 Every file's size and SHA-256 are read first. Its bytes are appended to a file NAME.part in the target folder; after a
 lost connection, reading continues where it stopped. The file is renamed once its SHA-256 is right.
 """
 
 import contextlib
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -22,12 +23,21 @@ _FRUITLESS = 5
 _DIFFERENT = 3
 _SAY_S = 10.0
 _MEBI = 1024 * 1024
-# The last word shows that no output was lost.
-_LIST = r"""
+# Lists the file or folder $1 in the folder $0. The last word shows that no output was lost.
+LIST = r"""
 cd "$0" && find "./$1" -type f -exec sh -c 'for file; do
   size=$(wc -c <"$file") && sum=$(sha256sum <"$file") || exit 1
   printf "%s %s %s\000" $((size)) "${sum%% *}" "$file"
 done' list {} + && printf 'end\000'
+"""
+# Prints $3 bytes of the file $1 in the folder $0, from its $2nd on.
+READ = r"""
+cd "$0" && [ ! -L "./$1" ] && [ -f "./$1" ] && tail -c "+$2" "./$1" | head -c "$3"
+"""
+Output = Callable[[str, Sequence[str], float], Iterator[bytes]]
+"""Runs a script with arguments in a folder, and yields what it prints; the last: the longest silence, seconds.
+
+Raises TransferError if the script fails, Interrupted if the connection is lost.
 """
 
 
@@ -54,18 +64,40 @@ def collect(
     say: Log | None = None,
 ) -> "Transfer":
     """Copy a file of a running container, or all files of a folder without links, to `local`. Raises TransferError."""
-    transfer = Transfer(api, namespace, pod, container, PurePosixPath(remote), say)
+    place = PurePosixPath(remote)
+    what = f"collecting {remote} from container {container} of pod {namespace}/{pod}"
+
+    def output(
+        script: str, arguments: Sequence[str], stall_s: float
+    ) -> Iterator[bytes]:
+        argv = ["sh", "-c", script, str(place.parent), *arguments]
+        with contextlib.closing(
+            api.started(namespace, pod, container, argv)
+        ) as execution:
+            yield from execution.output(stall_s)
+        if execution.returncode:
+            reason = (
+                " ".join(execution.stderr.decode(errors="replace").split())
+                or f"exit code {execution.returncode}"
+            )
+            raise TransferError(f"{what}: {reason}", code="command_failed", said=reason)
+
+    return copy(Transfer(output, what, place.name, say=say), local)
+
+
+def copy(transfer: "Transfer", local: Path) -> "Transfer":
+    """Copy all files of a transfer to `local`. Raises TransferError."""
     try:
         for file in transfer.listed():
             transfer.bring(file, local / file.path)
     except OSError as error:
         raise TransferError(
-            f"{transfer.what()}: cannot be written here: {error}"
+            f"{transfer.what}: cannot be written here: {error}"
         ) from error
     except ClusterError as error:
         if isinstance(error, TransferError):
             raise
-        message = f"{transfer.what()}: {error}"
+        message = f"{transfer.what}: {error}"
         raise TransferError(
             message, error.status, error.reason, code=error.code, **error.facts
         ) from error
@@ -74,13 +106,15 @@ def collect(
 
 @dataclass
 class Transfer:
-    """A file or folder `remote` of a container; `cuts`: lost connections so far, `received`: bytes so far."""
+    """A file or folder `name`, copied by `output`; `cuts`: lost connections so far, `received`: bytes so far.
 
-    api: Api
-    namespace: str
-    pod: str
-    container: str
-    remote: PurePosixPath
+    `what`: what is copied, for messages; `piece_bytes`: the most that one script prints.
+    """
+
+    output: Output
+    what: str
+    name: str
+    piece_bytes: int = sys.maxsize
     say: Log | None = None
     cuts: int = 0
     received: int = 0
@@ -88,21 +122,14 @@ class Transfer:
 
     def listed(self, path: str = "") -> list[RemoteFile]:
         """Return the files below a path; if the connection is lost, they are listed again."""
-        argv = [
-            "sh",
-            "-c",
-            _LIST,
-            str(self.remote.parent),
-            str(PurePosixPath(self.remote.name, path)),
-        ]
+        place = str(PurePosixPath(self.name, path))
         for fruitless in range(_FRUITLESS):
             with contextlib.suppress(Interrupted, EOFError):
-                return parse_list(
-                    b"".join(self._output(argv, _LIST_STALL_S)), self.remote.name
-                )
+                output = b"".join(self.output(LIST, [place], _LIST_STALL_S))
+                return parse_list(output, self.name)
             self._cut(fruitless)
         raise TransferError(
-            f"{self.what(path)}: the list of files was cut off {_FRUITLESS} times",
+            f"{self.what}: the list of files was cut off {_FRUITLESS} times",
             code="not_listed",
         )
 
@@ -118,18 +145,20 @@ class Transfer:
                 return
             # It may have changed since it was listed.
             [file] = self.listed(file.path)
-        message = f"{self.what(file.path)}: its SHA-256 was wrong {_DIFFERENT} times: does something still write it?"
+        message = f"{self.what}: the SHA-256 of {final.name} was wrong {_DIFFERENT} times: does something still write it?"
         raise TransferError(message, code="altered")
 
     def _fill(self, file: RemoteFile, part: Path) -> None:
-        """Append to `part` until it is as long as `file`, with as many commands as that takes."""
+        """Append to `part` until it is as long as `file`, with as many scripts as that takes."""
         begin, fruitless, here = time.monotonic(), 0, 0
+        place = str(PurePosixPath(self.name, file.path))
         while here < file.size:
             cause = "the file has become shorter since it was listed"
             try:
                 with part.open("ab") as sink:
-                    argv = ["tail", "-c", f"+{here + 1}", str(self.remote / file.path)]
-                    for piece in self._output(argv, _STALL_S):
+                    size = min(self.piece_bytes, file.size - here)
+                    arguments = [place, str(here + 1), str(size)]
+                    for piece in self.output(READ, arguments, _STALL_S):
                         sink.write(piece)
                         self.received += len(piece)
             except Interrupted as error:
@@ -139,8 +168,8 @@ class Transfer:
             fruitless = 0 if here > before else fruitless + 1
             if fruitless >= _FRUITLESS:
                 raise TransferError(
-                    f"{self.what(file.path)}: nothing arrived in {fruitless} attempts, {here} of {file.size} "
-                    f"bytes are here ({cause})",
+                    f"{self.what}: nothing of {place} arrived in {fruitless} attempts, {here} of {file.size} bytes are"
+                    f" here ({cause})",
                     code="nothing_arrived",
                     attempts=fruitless,
                     bytes_here=here,
@@ -150,30 +179,11 @@ class Transfer:
             if self.say is not None and now - self._said_at >= _SAY_S:
                 self._said_at, speed = now, self.received / _MEBI / (now - begin)
                 done = f"{here / _MEBI:.0f} of {file.size / _MEBI:.0f} MiB ({speed:.0f} MiB/s, {self.cuts} cuts)"
-                self.say(f"{self.what(file.path)}: {done}")
+                self.say(f"{self.what}: {done}")
 
     def _cut(self, fruitless: int) -> None:
         self.cuts += 1
         time.sleep(min(0.2 * 2**fruitless, 5.0))
-
-    def _output(self, argv: list[str], stall_s: float) -> Iterator[bytes]:
-        """Yield what a command prints. Raises TransferError if it fails, Interrupted if the connection is lost."""
-        with contextlib.closing(
-            self.api.started(self.namespace, self.pod, self.container, argv)
-        ) as execution:
-            yield from execution.output(stall_s)
-        if execution.returncode:
-            reason = (
-                " ".join(execution.stderr.decode(errors="replace").split())
-                or f"exit code {execution.returncode}"
-            )
-            raise TransferError(
-                f"{self.what()}: {reason}", code="command_failed", said=reason
-            )
-
-    def what(self, path: str = "") -> str:
-        """Name what is copied, for messages."""
-        return f"collecting {self.remote / path} from container {self.container} of pod {self.namespace}/{self.pod}"
 
 
 def parse_list(output: bytes, within: str) -> list[RemoteFile]:

@@ -11,6 +11,10 @@ NO_ANSWER = "no_usable_answer"
 """Code of a ClusterError if the API server was away for too long."""
 CREDENTIAL_REFUSED = "credential_refused"
 """Code of a ClusterError if the API server rejects the credential."""
+_ASIDE = {
+    NO_ANSWER: "the API server does not answer",
+    CREDENTIAL_REFUSED: "the cluster rejects the credential",
+}
 
 
 class ClusterError(Failure):
@@ -28,6 +32,11 @@ class ClusterError(Failure):
         super().__init__(message, code=code, **facts)
         self.status = status
         self.reason = reason
+
+    @property
+    def aside(self) -> str:
+        """The error in words for a message beside that of the run, which has it in full if it ends a run."""
+        return _ASIDE.get(self.code, str(self))
 
 
 class Unreachable(ClusterError):

@@ -79,9 +79,24 @@ def described(document: Mapping[str, Any]) -> str:
     return f"{document.get('kind', 'object')} {within}{metadata['name']}"
 
 
+def labels_of(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return an object's labels; the API server leaves out what is empty."""
+    return document["metadata"].get("labels") or {}
+
+
+def annotations_of(document: Mapping[str, Any]) -> Mapping[str, str]:
+    """Return an object's annotations."""
+    return document["metadata"].get("annotations") or {}
+
+
+def status_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an object's status; it has none before its controller has seen it."""
+    return document.get("status") or {}
+
+
 def condition(document: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """Return the condition of type `kind` in an object's status, {} if it has none."""
-    conditions = (document.get("status") or {}).get("conditions") or []
+    conditions = status_of(document).get("conditions") or []
     return next((entry for entry in conditions if entry.get("type") == kind), {})
 
 

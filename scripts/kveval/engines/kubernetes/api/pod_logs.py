@@ -12,7 +12,7 @@ import urllib3
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import POD, Document
+from kveval.engines.kubernetes.api.kinds import POD, Document, status_of
 from kveval.engines.kubernetes.api.transport import Query
 
 _AGAIN_S = 1.0
@@ -109,7 +109,7 @@ class Follower:
             document = self._api.read(POD, self.pod, self._namespace)
         except ClusterError:
             return False
-        return document is None or (document.get("status") or {}).get("phase") in (
+        return document is None or status_of(document).get("phase") in (
             "Succeeded",
             "Failed",
         )

@@ -17,7 +17,7 @@ from kveval.campaign.sizing import GIB, weight_bytes
 from kveval.campaign.specification import DeploymentSpec, SidecarSpec, Specification
 from kveval.engines.kubernetes.api import names
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.api.kinds import Document, labels_of
 from kveval.engines.kubernetes.manifests.requirements import quantity
 from kveval.engines.kubernetes.manifests.templates import documents
 from kveval.engines.kubernetes.wait.diagnosis import Patience
@@ -340,7 +340,7 @@ class RunContext(RenderContext):
 
 def component_of(pod: Mapping[str, Any]) -> str:
     """Return the component label of a pod or document, such as `model-server`; "" without one."""
-    return str((pod["metadata"].get("labels") or {}).get("kveval.dev/component", ""))
+    return str(labels_of(pod).get("kveval.dev/component", ""))
 
 
 @functools.lru_cache(maxsize=8)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_network
 
-from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.api.kinds import Document, annotations_of
 from kveval.engines.kubernetes.manifests.context import RenderContext
 
 CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
@@ -57,7 +57,7 @@ def _addresses(node: Document) -> Iterator[str]:
     for entry in node.get("status", {}).get("addresses") or []:
         if entry["type"] == "InternalIP":
             yield str(entry["address"])
-    for name, value in (node["metadata"].get("annotations") or {}).items():
+    for name, value in annotations_of(node).items():
         if name.startswith("projectcalico.org/") and name.endswith(_TUNNEL):
             yield str(value)
 

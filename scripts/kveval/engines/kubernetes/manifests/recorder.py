@@ -1,5 +1,6 @@
 """The recorder of a campaign: PCP beside its servers, with its configuration of endpoints and logged metrics."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from kveval.campaign.site import Cluster
 from kveval.engines import merge_metrics
 from kveval.engines.kubernetes import recorder_agent, recorder_scripts
 from kveval.engines.kubernetes.api import names
-from kveval.engines.kubernetes.api.kinds import Document
+from kveval.engines.kubernetes.api.kinds import Document, annotations_of
 from kveval.engines.kubernetes.manifests.lifetime import owner_job
 from kveval.engines.kubernetes.manifests.templates import MANIFESTS, documents
 from kveval.pcp.installation import DEFAULT_METRICS, ONCE_METRICS, log_block
@@ -19,6 +20,8 @@ from kveval.stacks.registry import SERVERS, SIDECARS
 COMPONENT = "recorder"
 INSTALLED = "kveval-recorder"
 """Name of a recorder that an administrator installs, and of the Secret with its key."""
+CONFIGURED = f"{names.PREFIX}/configuration"
+"""Annotation of an installed recorder's pods: a hash of what their programs, endpoints and logged metrics are."""
 CONTAINER = "pmcd"
 STATE = "/var/lib/kveval"
 """Writable folder of the container, on the node's disk."""
@@ -102,9 +105,8 @@ def recording_documents(campaign: str, site: Cluster) -> tuple[Document, ...]:
         key: labels[key]
         for key in (f"{names.PREFIX}/campaign", f"{names.PREFIX}/component")
     }
-    of_run = names.labels(campaign, "", None, "", COMPONENT)
     servers = {
-        f"{names.PREFIX}/campaign": of_run[f"{names.PREFIX}/campaign"],
+        f"{names.PREFIX}/campaign": names.label_value(campaign),
         f"{names.PREFIX}/component": "model-server",
     }
     name = recorder_name(campaign, site)
@@ -118,18 +120,28 @@ def recorder_with_lifetime(campaign: str, site: Cluster) -> tuple[Document, ...]
 
 
 def installed_documents(site: Cluster) -> tuple[Document, ...]:
-    """Return the documents of a recorder for an administrator to install, which all campaigns may use."""
+    """Return the documents of a recorder for an administrator to install, which all campaigns may use.
+
+    What it reads is in the hash of its pods' annotation CONFIGURED, so that another configuration starts them anew.
+    """
     selector = {names.NAME: INSTALLED}
     scripts = {name: text for text, name in recorder_scripts.NAMES.items()}
     files = {
         "agent.py": Path(recorder_agent.__file__).read_text(encoding="utf-8"),
-        "merge.py": Path(merge_metrics.__file__).read_text(encoding="utf-8"),
         "scripts.json": json.dumps(scripts),
     }
     _, *own = _recorder(
         site, INSTALLED, {**site.labels, **selector}, selector, {}, files
     )
+    read = json.dumps([document.get("data") for document in own], sort_keys=True)
+    digest = hashlib.sha256(read.encode()).hexdigest()[:12]
+    own[-1]["spec"]["template"]["metadata"]["annotations"][CONFIGURED] = digest
     return tuple(own)
+
+
+def configuration_of(pod: Document) -> str:
+    """Return the hash of the configuration that an installed recorder's pod, or the template of its pods, has."""
+    return str(annotations_of(pod).get(CONFIGURED, ""))
 
 
 def _recorder(
@@ -146,6 +158,7 @@ def _recorder(
     of commands in it, if something does.
     """
     start = (MANIFESTS / "start-pmcd.sh").read_text(encoding="utf-8")
+    merge = Path(merge_metrics.__file__).read_text(encoding="utf-8")
     return documents(
         "recorder.yaml.j2",
         site=site,
@@ -154,7 +167,7 @@ def _recorder(
         selector=selector,
         servers=servers,
         annotations=UNCONFINED | site.annotations_of(COMPONENT),
-        files={"start-pmcd.sh": start, **files},
+        files={"start-pmcd.sh": start, "merge.py": merge, **files},
         sources={
             f"{source}.url": f"{url}\n" for source, url in site.recorder.sources.items()
         },

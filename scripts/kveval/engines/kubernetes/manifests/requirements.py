@@ -6,7 +6,7 @@ from typing import Any
 
 from kubernetes.utils.quantity import parse_quantity
 
-from kveval.engines.kubernetes.api.kinds import described
+from kveval.engines.kubernetes.api.kinds import described, labels_of
 from kveval.engines.kubernetes.api.names import PREFIX
 
 _COMPONENT = f"{PREFIX}/component"
@@ -167,7 +167,7 @@ def node_of(thing: Mapping[str, Any]) -> Node:
     )
     return Node(
         name=thing["metadata"]["name"],
-        labels=thing["metadata"].get("labels") or {},
+        labels=labels_of(thing),
         taints=[
             taint
             for taint in spec.get("taints") or []

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.kinds import condition, unready
+from kveval.engines.kubernetes.api.kinds import condition, status_of, unready
 from kveval.host.logs import exit_words
 
 Pod = Mapping[str, Any]
@@ -109,6 +109,10 @@ class Patience:
     restarts: int = 0
 
 
+USUAL = Patience()
+"""The patience where a site says nothing else."""
+
+
 @dataclass(frozen=True)
 class Trouble:
     """Why a pod will not run: the cause as the cluster names it, the cluster's message, what to do.
@@ -179,16 +183,15 @@ def trouble_of(
     pod: Pod,
     events: Iterable[Mapping[str, Any]] = (),
     now: datetime | None = None,
-    patience: Patience | None = None,
+    patience: Patience = USUAL,
 ) -> Trouble | None:
     """Return why a pod will not run, None as long as it still may.
 
     `events`: the pod's; `now`: the time by the cluster's clock, from which the duration of a state is computed.
     """
-    patience = patience or Patience()
     now = now or datetime.now(UTC)
     name = pod["metadata"]["name"]
-    status = pod.get("status") or {}
+    status = status_of(pod)
     containers = (_of_container(container, patience) for container in _containers(pod))
     trouble = next((trouble for trouble in containers if trouble is not None), None)
     if trouble is not None:
@@ -258,7 +261,7 @@ def _of_autoscaler(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 
 
 def _containers(pod: Pod) -> Iterator[Mapping[str, Any]]:
-    status = pod.get("status") or {}
+    status = status_of(pod)
     for field in ("initContainerStatuses", "containerStatuses"):
         yield from status.get(field) or []
 
@@ -347,7 +350,7 @@ def _unscheduled(
 def _not_set_up(
     pod: Pod, events: list[Mapping[str, Any]], now: datetime, patience: Patience
 ) -> Trouble | None:
-    metadata, status = pod["metadata"], pod.get("status") or {}
+    metadata, status = pod["metadata"], status_of(pod)
     bound = condition(pod, "PodScheduled").get("lastTransitionTime") or metadata.get(
         "creationTimestamp"
     )

@@ -20,10 +20,14 @@ from kveval.engines.kubernetes.api.kinds import (
     VOLUME_CLAIM,
     Document,
     Kind,
+    annotations_of,
     condition,
     described,
+    labels_of,
+    status_of,
 )
 from kveval.engines.kubernetes.wait.diagnosis import (
+    USUAL,
     Patience,
     Trouble,
     claim_trouble,
@@ -104,7 +108,7 @@ class WaitTarget:
     kind: Kind
     namespace: str
     name: str
-    patience: Patience = field(default_factory=Patience)
+    patience: Patience = USUAL
     seen: Document | None = None
     notes: str = ""
     """Why pods have no node yet, as the last `check` found it."""
@@ -136,7 +140,7 @@ class WaitTarget:
         """Raise RolloutError for the first pod that will not run; `retried`: ignore ended pods, which a Job retries."""
         notes = []
         for pod in pods:
-            pending = (pod.get("status") or {}).get("phase") in (None, "Pending")
+            pending = status_of(pod).get("phase") in (None, "Pending")
             events = self.api.events(pod) if pending else []
             now = self.api.now()
             trouble = trouble_of(pod, events, now, self.patience)
@@ -145,7 +149,7 @@ class WaitTarget:
                 trouble is None
                 and name
                 and not is_ready(pod)
-                and (pod.get("status") or {}).get("phase") != "Succeeded"
+                and status_of(pod).get("phase") != "Succeeded"
             ):
                 trouble = node_trouble(pod, self.api.read(NODE, name), now)
             notes.append(waits_for(pod, events))
@@ -270,9 +274,7 @@ def _unbound(api: Api, pod: Mapping[str, Any] | None) -> list[Document]:
                 api.read(VOLUME_CLAIM, name, (pod or {})["metadata"]["namespace"])
             )
     return [
-        claim
-        for claim in claims
-        if claim and (claim.get("status") or {}).get("phase") != "Bound"
+        claim for claim in claims if claim and status_of(claim).get("phase") != "Bound"
     ]
 
 
@@ -292,7 +294,7 @@ def _events(api: Api, document: Mapping[str, Any]) -> str:
 
 
 def _log(api: Api, pod: Mapping[str, Any], container: str, previous: bool) -> str:
-    metadata, status = pod["metadata"], pod.get("status") or {}
+    metadata, status = pod["metadata"], status_of(pod)
     states = (status.get("initContainerStatuses") or []) + (
         status.get("containerStatuses") or []
     )
@@ -319,13 +321,13 @@ def wait_for_deployment(
     name: str,
     timeout_s: float,
     say: Log | None = None,
-    patience: Patience | None = None,
+    patience: Patience = USUAL,
 ) -> list[Document]:
     """Wait until all replicas of the newest revision are available and no others are left; return their pods.
 
     Raises RolloutError as soon as a pod of that revision cannot run, or after `timeout_s`.
     """
-    target = WaitTarget(api, DEPLOYMENT, namespace, name, patience or Patience())
+    target = WaitTarget(api, DEPLOYMENT, namespace, name, patience)
     return _waited(target, _deployment, timeout_s, say)
 
 
@@ -353,7 +355,7 @@ def _waited(
 def _deployment(target: WaitTarget, deployment: Document) -> WaitState:
     spec, status, pods = (
         deployment["spec"],
-        deployment.get("status") or {},
+        status_of(deployment),
         _pods_of_revision(target, deployment),
     )
     replicas = int(spec.get("replicas", 1))
@@ -378,13 +380,12 @@ def _deployment(target: WaitTarget, deployment: Document) -> WaitState:
 def _pods_of_revision(target: WaitTarget, deployment: Document) -> list[Document]:
     """Return the live pods of the newest revision; pods of earlier ones, ready or broken, do not count."""
     api, labels = target.api, _selector(deployment)
-    revision = (deployment["metadata"].get("annotations") or {}).get(_REVISION)
+    revision = annotations_of(deployment).get(_REVISION)
     newest = {
         replica_set["metadata"]["uid"]
         for replica_set in api.list(REPLICA_SET, target.namespace, labels)
         if _owned(replica_set, {deployment["metadata"]["uid"]})
-        and (replica_set["metadata"].get("annotations") or {}).get(_REVISION)
-        == revision
+        and annotations_of(replica_set).get(_REVISION) == revision
     }
     return [
         pod
@@ -400,13 +401,13 @@ def wait_for_daemonset(
     nodes: Collection[str],
     timeout_s: float,
     say: Log | None = None,
-    patience: Patience | None = None,
+    patience: Patience = USUAL,
 ) -> list[Document]:
     """Wait until each of `nodes` has a ready pod of a DaemonSet's current template; return those pods.
 
     Faults on other nodes are ignored. Raises RolloutError.
     """
-    target = WaitTarget(api, DAEMON_SET, namespace, name, patience or Patience())
+    target = WaitTarget(api, DAEMON_SET, namespace, name, patience)
     return _waited(
         target,
         lambda target, daemon_set: _daemon_set(target, daemon_set, nodes),
@@ -427,14 +428,9 @@ def _daemon_set(
         if _owned(pod, {daemon_set["metadata"]["uid"]})
         and pod["spec"].get("nodeName") in nodes
     ]
-    generation = (daemon_set["metadata"].get("annotations") or {}).get(
-        _DAEMON_GENERATION
-    )
+    generation = annotations_of(daemon_set).get(_DAEMON_GENERATION)
     new = [
-        pod
-        for pod in pods
-        if (pod["metadata"].get("labels") or {}).get(_POD_GENERATION)
-        in (generation, None)
+        pod for pod in pods if labels_of(pod).get(_POD_GENERATION) in (generation, None)
     ]
     without = sorted(set(nodes) - {pod["spec"]["nodeName"] for pod in pods})
     made = daemon_set["metadata"].get("creationTimestamp")
@@ -462,14 +458,14 @@ def wait_for_job(
     name: str,
     timeout_s: float,
     say: Log | None = None,
-    patience: Patience | None = None,
+    patience: Patience = USUAL,
 ) -> list[Document]:
     """Wait until a Job has completed; return its successful pods, as far as they still exist.
 
     Raises RolloutError if the Job failed, if its pod cannot run, or after `timeout_s`.
     """
     return _waited(
-        WaitTarget(api, JOB, namespace, name, patience or Patience()),
+        WaitTarget(api, JOB, namespace, name, patience),
         _job,
         timeout_s,
         say,
@@ -538,7 +534,7 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
             raise target.failed(Trouble("PodDeleted", text, pod=metadata["name"]))
         target.check([now])
         if (again := restarts(now) - restarts(before)) > 0:
-            states = (now.get("status") or {}).get("containerStatuses") or []
+            states = status_of(now).get("containerStatuses") or []
             ends = [
                 (state["name"], (state.get("lastState") or {}).get("terminated") or {})
                 for state in states
@@ -562,13 +558,13 @@ def require_unchanged(api: Api, pods: Iterable[Document]) -> None:
 
 
 def _phase(pod: Document) -> str:
-    return str((pod.get("status") or {}).get("phase"))
+    return str(status_of(pod).get("phase"))
 
 
 def _observed(document: Document) -> bool:
     if document["kind"] == JOB.kind:  # its status has no observedGeneration
         return True
-    observed = int((document.get("status") or {}).get("observedGeneration") or 0)
+    observed = int(status_of(document).get("observedGeneration") or 0)
     return observed >= int(document["metadata"]["generation"])
 
 
