@@ -27,8 +27,9 @@ from tests.support.fault_chain import PATIENCE_S, Chain, Job
 from tests.support.testbed import wait_until
 from tests.workflow.test_server_faults import has
 
+from kveval.engines.kubernetes.api.kinds import JOB, POD
 from kveval.engines.kubernetes.api.kinds import NAMESPACE as NAMESPACES
-from kveval.engines.kubernetes.api.kinds import POD
+from kveval.engines.kubernetes.api.names import selector
 
 pytestmark = [pytest.mark.workflow, pytest.mark.cluster, needs_cluster]
 
@@ -244,6 +245,19 @@ def test_a_store_that_is_deleted_is_named_and_not_the_server(
         2 * PATIENCE_S,
     )
     assert job.end(2 * PATIENCE_S) == 1, job.words()
+    assert cluster.ours() == []
+
+
+def test_a_load_that_somebody_deletes_is_sent_once_more(
+    chain: Chain, cluster: Cluster
+) -> None:
+    chain.configure(workloads={"short": {"seconds": 10}})
+    job = chain.start()
+    in_level(job, cluster)
+    (load,) = cluster.api.list(JOB, NAMESPACE, selector(component="load"))
+    cluster.api.delete(JOB, load["metadata"]["name"], NAMESPACE)
+    job.wait_for(r"pod \S+ was deleted while it ran; .*once more", 20)
+    assert job.end(3 * PATIENCE_S) == 0, job.words()
     assert cluster.ours() == []
 
 

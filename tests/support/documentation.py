@@ -58,6 +58,7 @@ OTHER_PROGRAMS = {
     "ln",
     "mkdir",
     "oc",
+    "openssl",
     "pip",
     "pytest",
     "rsync",

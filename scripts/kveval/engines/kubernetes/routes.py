@@ -61,7 +61,7 @@ except OSError as error:
 
 
 class NotYet(ClusterError):
-    """What is waited for is not there; the message says what is missing."""
+    """Something that is waited for is not there; the message says what is missing."""
 
 
 def with_controller(api: Api, site: Cluster) -> Cluster:

@@ -54,7 +54,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class InstalledFacts:
-    """What a recorder that an administrator has installed answers.
+    """The answers of a recorder that an administrator has installed.
 
     Attributes:
         refusal: why the account cannot ask it; empty if it can.
