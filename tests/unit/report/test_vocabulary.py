@@ -3,6 +3,7 @@
 import inspect
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.support.report_text import answer_in, remedies_text, result_of
@@ -19,7 +20,9 @@ from kveval.report.data.vocabulary import (
     verdict_of,
     verdict_text,
 )
-from kveval.report.result import next_steps
+from kveval.report.render import environment
+from kveval.report.result import next_steps, remedies
+from kveval.report.result.model import Remedy
 from kveval.tables.cells import THROUGHPUT
 from kveval.verdict import verdict_words as words
 
@@ -96,3 +99,16 @@ def test_a_verdict_has_the_reason_where_it_is_needed(verdict: str, shown: str) -
     indication = "" if verdict in words.VERDICTS else "better"
     row = {"verdict": verdict, "reason": "why", "indication": indication}
     assert verdict_text(row) == shown
+
+
+def test_every_remedy_has_its_own_sentence_and_no_sentence_is_of_none() -> None:
+    of_tables = (remedies._OF_CAUSE, remedies._OF_VERDICT, remedies._OF_INPUT)
+    codes = {code for table in of_tables for code in table.values()}
+    codes |= {*re.findall(r'Remedy\(code="(\w+)"', inspect.getsource(remedies))}
+    facts = {"runs": 4, "more": 2, "command": ""}
+    sentences = {
+        code: remedies_text([Remedy(code=code, facts=facts)]) for code in codes
+    }
+    assert len({*sentences.values()}) == len(codes)
+    module: Any = environment().get_template("remedies.md.j2").module
+    assert {*module.words} <= codes
