@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import os
 import re
 import shutil
@@ -41,7 +42,10 @@ from benchmarks.campaign_files import cells as made_up_cells  # noqa: E402
 from benchmarks.support import LOG, children_cpu_s  # noqa: E402
 from tests.support.fault_chain import workflow_copy  # noqa: E402
 
+from kveval.conditions.facts import conditions_of  # noqa: E402
 from kveval.configuration.loading import load_config  # noqa: E402
+from kveval.store.conditions import CONDITIONS, write_conditions  # noqa: E402
+from kveval.store.run_file import pointed_run  # noqa: E402
 
 # The site and the release of the published evaluation, of which this is the matrix.
 PUBLISHED = ROOT / "config" / "campaigns" / "feb-2026.yaml"
@@ -104,7 +108,13 @@ def make_copy(
         measurement_id=config.measurement_id,
         **load,
     )
-    return [folder for folders in places.values() for folder in folders]
+    runs_of_cells = [run for folders in places.values() for run in folders]
+    # Pointers hold paths as seen from the workflow's folder.
+    with contextlib.chdir(folder):
+        for run in (each.relative_to(folder) for each in runs_of_cells):
+            described = conditions_of(pointed_run(run / "measurement.json"))
+            write_conditions(described, run / CONDITIONS)
+    return runs_of_cells
 
 
 def seconds_by_rule(folder: Path) -> list[tuple[str, int, float]]:
@@ -161,7 +171,7 @@ def main() -> None:
     there = [
         str((run / name).relative_to(folder))
         for run in runs
-        for name in ("measurement.json", "pcp.parquet")
+        for name in ("measurement.json", "pcp.parquet", CONDITIONS)
     ]
     cells = [
         str(cell.relative_to(folder) / "peak.csv")
