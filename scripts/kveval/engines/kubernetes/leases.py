@@ -139,7 +139,8 @@ class HeldLease:
             except LeaseLost:
                 return
             except ClusterError as error:
-                if held:
+                # With its namespace it goes, and so does the right to delete it.
+                if held and not self._api.lacks_namespace(self._place[1]):
                     say(
                         f"Lease {self._label} could not be deleted ({error.aside}) and expires by itself"
                     )

@@ -419,6 +419,8 @@ def release_recorder(
                 of_runs = site.namespace, chosen[site.namespace]
                 names = remove_made(api, *of_runs, RUN_KINDS, say)
                 for namespace, selected in chosen.items():
+                    if api.lacks_namespace(namespace):
+                        continue
                     for lease in api.list(LEASE, namespace, selected):
                         # A run may begin now, and have made its own.
                         if leases.gone(leases.holder_of(lease)):
