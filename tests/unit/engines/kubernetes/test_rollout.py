@@ -372,6 +372,35 @@ def test_a_node_that_a_daemon_set_is_not_for_is_told(
     assert "node bad" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("generation", "observed", "pods", "cause"),
+    [
+        (1, None, [], "FailedCreate"),
+        (1, None, [on_node(a_pod("a", DAEMON_SET), "good")], "Timeout"),
+        (2, 1, [], "Timeout"),
+    ],
+    ids=["refused", "made since", "not since the change"],
+)
+def test_a_daemon_set_whose_pods_are_refused_is_told_by_its_events_while_its_status_lags(
+    generation: int, observed: int | None, pods: list[Any], cause: str
+) -> None:
+    daemon_set = a_daemon_set(age_s=15)
+    daemon_set["metadata"]["generation"] = generation
+    daemon_set["status"] = {"observedGeneration": observed} if observed else {}
+    event = made(
+        "Event",
+        "e",
+        reason="FailedCreate",
+        message="pods are forbidden: exceeded quota: gpus",
+        involvedObject={"name": "recorder", "uid": "DaemonSet-recorder"},
+    )
+    api = Api(FakeTransport(Objects(daemon_set, event, *pods)))
+    with pytest.raises(RolloutError) as error:
+        wait_for_daemonset(api, "bench", "recorder", ["good"], 0.1)
+    assert error.value.cause == cause
+    assert ("quota" in str(error.value)) == (cause == "FailedCreate")
+
+
 # --- nodes
 
 

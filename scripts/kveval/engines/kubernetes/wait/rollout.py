@@ -50,6 +50,7 @@ _MISSING_S = 10.0
 _CREATION_S = 10.0
 # A scheduler may let 10 s pass before it looks at a pod again that it could not place.
 _NO_NODE_S = 30.0
+_LAGS = "its controller has not seen it yet"
 _EVENTS = 8
 _LOG_LINES = 20
 _REVISION = "deployment.kubernetes.io/revision"
@@ -337,22 +338,20 @@ def _waited(
     timeout_s: float,
     say: Log | None,
 ) -> list[Document]:
-    """Wait until `judge` finds an object done, whose controller has seen its last change; return its pods."""
+    """Wait until `judge` finds an object done; return its pods."""
 
     def look() -> WaitState:
         document = target.read()
         if document is None:
             return WaitState(False, "does not exist yet")
-        return (
-            judge(target, document)
-            if _observed(document)
-            else WaitState(False, "its controller has not seen it yet")
-        )
+        return judge(target, document)
 
     return wait(target, look, timeout_s, say)
 
 
 def _deployment(target: WaitTarget, deployment: Document) -> WaitState:
+    if _lags(deployment):
+        return WaitState(False, _LAGS)
     spec, status, pods = (
         deployment["spec"],
         status_of(deployment),
@@ -434,8 +433,12 @@ def _daemon_set(
     ]
     without = sorted(set(nodes) - {pod["spec"]["nodeName"] for pod in pods})
     made = daemon_set["metadata"].get("creationTimestamp")
-    if without:
+    # A controller before Kubernetes 1.25.6 and 1.26.1 never writes a first status while it cannot create pods. Of an
+    # older status, the events may be from before the change.
+    if without and not (_lags(daemon_set) and _observed(daemon_set)):
         target.require_creatable(made)
+    if _lags(daemon_set):
+        return WaitState(False, _LAGS)
     target.check(new)
     target.without_since = (
         (target.without_since or time.monotonic()) if without else None
@@ -561,11 +564,14 @@ def _phase(pod: Document) -> str:
     return str(status_of(pod).get("phase"))
 
 
-def _observed(document: Document) -> bool:
-    if document["kind"] == JOB.kind:  # its status has no observedGeneration
-        return True
-    observed = int(status_of(document).get("observedGeneration") or 0)
-    return observed >= int(document["metadata"]["generation"])
+def _observed(document: Document) -> int:
+    """Return the generation that an object's controller has last written about, 0 before it has."""
+    return int(status_of(document).get("observedGeneration") or 0)
+
+
+def _lags(document: Document) -> bool:
+    """Tell whether an object's controller has not written about its last change."""
+    return _observed(document) < int(document["metadata"]["generation"])
 
 
 def _owned(document: Document, owners: set[str]) -> bool:
