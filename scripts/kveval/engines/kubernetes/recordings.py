@@ -283,7 +283,7 @@ def clock_of(node: str, ask: Callable[[], str]) -> tuple[MachineClock, float]:
 def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document]:
     """Start the campaign's recorder unless it runs; return its ready pods on `nodes`, in the order of `nodes`."""
     if context.site.recorder.installed:
-        return installed_pods(context, nodes, _START_S)
+        return installed_pods(context, nodes, _START_S, say)
     context.api.apply(recording_documents(context.campaign, context.site))
     namespace, name = (
         context.site.pcp_namespace,
