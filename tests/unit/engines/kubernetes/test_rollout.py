@@ -204,6 +204,29 @@ def test_the_first_broken_pod_ends_the_wait_with_events_and_log() -> None:
     }
 
 
+SCHEDULED = "|   2026-03-01T12:00:00Z Normal Scheduled: Successfully assigned"
+PULL = "|   2026-03-01T12:00:01Z Warning Failed: Failed to pull image: no such host"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        ([SCHEDULED], ""),
+        ([PULL, SCHEDULED], f": {PULL.removeprefix('|   ')}"),
+        ([PULL, "| last log lines of container c of pod a:", "|   Bye"], ": Bye"),
+    ],
+    ids=["usual course", "warning", "log"],
+)
+def test_a_failures_line_ends_with_what_may_be_its_cause(
+    evidence: list[str], words: str, tmp_path: Path
+) -> None:
+    lines = "".join(f"\n{line}" for line in ("| events of Pod bench/a:", *evidence))
+    failure = RolloutError("failed", "Error", "a", evidence=lines, exit_code=None)
+    kept = tmp_path / "cluster.log"
+    assert failure.keep_evidence(tmp_path) == f"failed{words}; see {kept}"
+    assert lines in kept.read_text()
+
+
 def test_a_pod_deleted_while_waited_for_is_replaced_by_its_controller() -> None:
     deployment = a_deployment(wanted=1, **ONE)
     replicas = a_replica_set(deployment)

@@ -1,6 +1,7 @@
 """Waiting until applied objects run; a wait ends at once, with the cause, when it is clear that they never will."""
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,9 @@ _NO_NODE_S = 30.0
 _LAGS = "its controller has not seen it yet"
 _EVENTS = 8
 _LOG_LINES = 20
+# A line of evidence below a heading, and one that is an event of the usual course, such as Scheduled.
+_ENTRY = "|   "
+_HARMLESS = re.compile(r"\|   \S* Normal \w+( \(x\d+\))?: ")
 _REVISION = "deployment.kubernetes.io/revision"
 _DAEMON_GENERATION, _POD_GENERATION = (
     "deprecated.daemonset.template.generation",
@@ -82,7 +86,7 @@ class RolloutError(ClusterError):
         """
         if self.evidence:
             if not words and "exit_code" in self.facts:
-                words = f": {self.evidence.splitlines()[-1].strip('| ')}"
+                words = _decisive(self.evidence)
             logs = (*logs, log := folder / "cluster.log")
             folder.mkdir(parents=True, exist_ok=True)
             with log.open("a") as file:
@@ -258,6 +262,16 @@ def _evidence(
     if pod is not None:
         parts.append(_log(api, pod, container, previous))
     return "".join(f"\n| {line}" for part in parts for line in part.splitlines())
+
+
+def _decisive(evidence: str) -> str:
+    """Return the last line of the log, without one the last event that warns, after a colon; "" without either."""
+    lines = [
+        line.removeprefix(_ENTRY)
+        for line in evidence.splitlines()
+        if line.startswith(_ENTRY) and not _HARMLESS.match(line)
+    ]
+    return f": {lines[-1].strip()}" if lines else ""
 
 
 def _unbound(api: Api, pod: Mapping[str, Any] | None) -> list[Document]:
