@@ -154,8 +154,10 @@ def claim_trouble(claim: Mapping[str, Any], words: str) -> Trouble | None:
     return Trouble("NoStorageClass", text, fix)
 
 
-def quota_fix(said: str, namespace: str) -> str:
-    """Return what to do where a quota refuses a pod, from the API server's words; "" where something else does."""
+def refusal_fix(said: str, namespace: str) -> str:
+    """Return what to do where a pod is refused, from the API server's words; "" where these are not known."""
+    if "no PriorityClass with name" in said:
+        return "cluster.priority_class: one of `kubectl get priorityclass`"
     if "exceeded quota" not in said:
         return ""
     show = f"kubectl -n {namespace} describe quota"

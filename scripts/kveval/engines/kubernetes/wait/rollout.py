@@ -35,7 +35,7 @@ from kveval.engines.kubernetes.wait.diagnosis import (
     is_ready,
     node_trouble,
     not_terminating,
-    quota_fix,
+    refusal_fix,
     restarts,
     seconds_since,
     trouble_of,
@@ -209,7 +209,7 @@ class WaitTarget:
                 return
             message = str(failed[-1].get("message") or "")
         usual = "is there the service account, and what does admission in this namespace refuse?"
-        fix = quota_fix(message, self.namespace) or usual
+        fix = refusal_fix(message, self.namespace) or usual
         trouble = Trouble(
             "FailedCreate",
             f"no pod could be created for {lasted_s:.0f} s, {message}",
