@@ -199,9 +199,11 @@ def _delete(
     metadata = document["metadata"]
     if metadata["uid"] in requested or metadata.get("deletionTimestamp"):
         return
-    # An object that a controller made is removed with it; if it were deleted first, it would be created again.
+    # An object that a controller made is removed with it; if it were deleted first, it would be created again. A
+    # ReplicaSet goes with its Deployment, and is not listed where an account may not delete it.
     if any(
-        owner.get("controller") and owner["uid"] in seen
+        owner.get("controller")
+        and (owner["uid"] in seen or owner["kind"] == REPLICA_SET.kind)
         for owner in metadata.get("ownerReferences") or []
     ):
         return
