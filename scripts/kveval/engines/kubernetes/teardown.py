@@ -187,7 +187,8 @@ def _awaited(api: Api, left: Sequence[Document]) -> str:
         return ""
     with contextlib.suppress(ClusterError):
         if all(
-            (document := api.read(NODE, node)) and unready(document) for node in nodes
+            (document := api.read(NODE, node)) and unready(document, api.now())
+            for node in nodes
         ):
             return ", ".join(nodes)
     return ""

@@ -430,13 +430,21 @@ def test_a_daemon_set_whose_pods_are_refused_is_told_by_its_events_while_its_sta
 @pytest.mark.parametrize(
     ("node", "cause"),
     [
-        (("Unknown", 0.0), "NodeNotReady"),
+        (("Unknown", 15.0), "NodeNotReady"),
+        (("Unknown", 5.0), "Timeout"),
         (("False", 60.0), "NodeNotReady"),
         (("False", 1.0), "Timeout"),
         (("True", 60.0), "Timeout"),
         (None, "NodeGone"),
     ],
-    ids=["no word of the kubelet", "not ready", "just starting", "ready", "gone"],
+    ids=[
+        "no word of the kubelet",
+        "none for a heartbeat",
+        "not ready",
+        "just starting",
+        "ready",
+        "gone",
+    ],
 )
 def test_a_pod_that_is_not_ready_is_told_by_its_node(
     node: tuple[str, float] | None, cause: str

@@ -25,6 +25,7 @@ from kveval.engines.kubernetes.api.kinds import (
     condition,
     described,
     labels_of,
+    seconds_since,
     status_of,
 )
 from kveval.engines.kubernetes.wait.diagnosis import (
@@ -37,7 +38,6 @@ from kveval.engines.kubernetes.wait.diagnosis import (
     not_terminating,
     refusal_fix,
     restarts,
-    seconds_since,
     trouble_of,
     waits_for,
 )
