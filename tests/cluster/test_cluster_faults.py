@@ -24,12 +24,13 @@ from tests.support.testbed import (
 
 from kveval.engines.kubernetes.api.client import Api
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, POD
+from kveval.engines.kubernetes.api.kinds import DEPLOYMENT, NODE, POD
 from kveval.engines.kubernetes.teardown import remove
 from kveval.engines.kubernetes.wait.diagnosis import Patience
 from kveval.engines.kubernetes.wait.rollout import (
     RolloutError,
     require_unchanged,
+    wait_for_daemonset,
     wait_for_deployment,
     wait_for_job,
 )
@@ -196,8 +197,9 @@ def test_a_server_that_runs_out_of_memory(
     assert "memory limit" in str(error).splitlines()[0]
 
 
+@pytest.mark.parametrize("kind", ["Deployment", "DaemonSet"])
 def test_a_namespace_whose_quota_is_used_up(
-    cluster_api: Api, namespace: str, record_fault: Record
+    kind: str, cluster_api: Api, namespace: str, record_fault: Record
 ) -> None:
     quota = {
         "apiVersion": "v1",
@@ -214,11 +216,21 @@ def test_a_namespace_whose_quota_is_used_up(
         ).get("hard"),
         "the quota",
     )
-    cluster_api.apply([a_deployment(namespace, "server", pod_template("serve"))])
+    document = a_deployment(namespace, "server", pod_template("serve"))
+    document["kind"] = kind
+    if kind == "DaemonSet":
+        del document["spec"]["replicas"]
+    cluster_api.apply([document])
+    nodes = [str(node["metadata"]["name"]) for node in cluster_api.list(NODE)]
+    where = (cluster_api, namespace, "server")
     error = failing(
-        lambda: wait_for_deployment(cluster_api, namespace, "server", 60.0),
+        lambda: (
+            wait_for_deployment(*where, 60.0)
+            if kind == "Deployment"
+            else wait_for_daemonset(*where, nodes, 60.0)
+        ),
         record_fault,
-        "quota (10 s of grace)",
+        f"quota, {kind} (10 s of grace)",
         30.0,
     )
     assert error.cause == "FailedCreate"

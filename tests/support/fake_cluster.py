@@ -207,19 +207,21 @@ class Objects:
         if metadata["name"] in self.stay:
             metadata["deletionTimestamp"] = "2026-01-01T00:00:00Z"
             return document
-        gone = {metadata["uid"]}
-        self.present = [
-            other
-            for other in self.present
-            if other is not document
-            and not gone
-            & {owner["uid"] for owner in other["metadata"].get("ownerReferences", [])}
-            and not (
-                document["kind"] == "Namespace"
-                and other["metadata"].get("namespace") == metadata["name"]
-            )
-        ]
+        self._collect(document)
         return document
+
+    def _collect(self, document: dict[str, Any]) -> None:
+        """Remove an object, and what it owns or, as a namespace, has."""
+        metadata = document["metadata"]
+        self.present = [other for other in self.present if other is not document]
+        for other in tuple(self.present):
+            about = other["metadata"]
+            owners = {owner["uid"] for owner in about.get("ownerReferences", [])}
+            within = document["kind"] == "Namespace" and (
+                about.get("namespace") == metadata["name"]
+            )
+            if metadata["uid"] in owners or within:
+                self._collect(other)
 
 
 @dataclass

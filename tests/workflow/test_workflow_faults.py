@@ -190,8 +190,9 @@ def test_a_sigint_to_snakemake_alone_tears_the_measurement_down_and_is_no_failur
     )
     end = output.partition("Terminating processes on user request")[2]
     assert (
-        "\nStopped (SIGINT): what ran on this host has been torn down.\nKept: 0 of 2 measurements. "
-        in end
+        "\nStopped (SIGINT): the jobs on this host have ended; what they had started, here or on a cluster, is gone,"
+        " or their logs name it."
+        "\nKept: 0 of 2 measurements. " in end
     )
     assert "The same command goes on with the rest." in end
     assert "snakemake --cores 4 report_so_far --configfile campaign.yaml" in end

@@ -185,11 +185,11 @@ def note(
     # The recorder's pods of nodes without a server are to wait.
     if component_of(pod) == RECORDER and not pod["spec"].get("nodeName"):
         return
+    if metadata.get("deletionTimestamp"):
+        return
     story = seen.setdefault(
         metadata["uid"], PodStory(metadata["name"], component_of(pod))
     )
-    if metadata.get("deletionTimestamp"):
-        return
     story.node, story.phase = (
         str(pod["spec"].get("nodeName") or ""),
         str(status.get("phase") or ""),

@@ -76,7 +76,7 @@ class Stopping:
             self._ending.join()
         if self._alive:
             return f"still running: {', '.join(f'process {job.pid}' for job in self._alive)}"
-        return "what ran on this host has been torn down"
+        return "the jobs on this host have ended; what they had started, here or on a cluster, is gone, or their logs name it"
 
     @property
     def output(self) -> Any:

@@ -1,6 +1,6 @@
 """Removal of what a campaign left running, on a cluster or on this host, and of nothing else."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from kveval.campaign.site import Cluster
 from kveval.configuration.config import Config
@@ -52,15 +52,12 @@ def _on_cluster(campaign: str, site: Cluster, say: Log) -> None:
         say(f"removed {name}")
     for name in result.kept:
         say(f"kept {name}")
-    unlisted = _unlisted(site, result.unlisted)
-    if unlisted:
+    if lacking := _unlisted(site, result.unlisted):
+        unlisted = [f"{kind.plural} in {namespace}" for kind, namespace in lacking]
         message = (
             f"{api.server}: this account may not list {', '.join(unlisted)}, so that objects of campaign {campaign} may"
             " be left there. With one that may: "
-            + "; ".join(
-                f"kubectl -n {namespace} delete KINDS -l {ours}"
-                for namespace, ours in selectors.items()
-            )
+            + "; ".join(_deletions(selectors, lacking))
         )
         raise NotChecked(message, code="right_missing", unlisted=unlisted)
     if not result.removed:
@@ -69,7 +66,21 @@ def _on_cluster(campaign: str, site: Cluster, say: Log) -> None:
         )
 
 
-def _unlisted(site: Cluster, places: Iterable[tuple[Kind, str]]) -> list[str]:
+def _deletions(
+    selectors: Mapping[str, str], lacking: Collection[tuple[Kind, str]]
+) -> Iterator[str]:
+    """Yield the commands that delete these kinds in these namespaces, with the namespaces' labels."""
+    for namespace, labels in selectors.items():
+        kinds = [kind for kind, place in lacking if place == namespace]
+        # With its group, because several may have kinds of one name.
+        names = ",".join(f"{kind.plural}.{kind.group}".rstrip(".") for kind in kinds)
+        if kinds:
+            yield f"kubectl -n {namespace} delete {names} -l {labels}"
+
+
+def _unlisted(
+    site: Cluster, places: Iterable[tuple[Kind, str]]
+) -> list[tuple[Kind, str]]:
     """Return those of these kinds, with the namespace, that a campaign on this site makes there."""
     made = {
         (permission.group, permission.resource, namespace_of(permission.place, site))
@@ -77,7 +88,7 @@ def _unlisted(site: Cluster, places: Iterable[tuple[Kind, str]]) -> list[str]:
         if "create" in permission.verbs
     }
     return [
-        f"{kind.plural} in {namespace}"
+        (kind, namespace)
         for kind, namespace in places
         if (kind.group, kind.plural, namespace) in made
     ]

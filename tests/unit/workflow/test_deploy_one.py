@@ -125,7 +125,10 @@ def test_what_a_pod_waits_for_is_said_once_and_its_times_are_kept() -> None:
     assert len(seen) == len(said) == 1
     note(api, pod("Running", "gpu-0"), seen, said.append)
     # What it was is told, not how it goes.
-    note(api, pod("Failed", "", deletionTimestamp=MADE), seen, said.append)
+    for uid in ("Pod-server-0", "first seen when it goes"):
+        going = pod("Failed", "", deletionTimestamp=MADE, uid=uid)
+        note(api, going, seen, said.append)
+    assert len(seen) == 1
     assert story.row() == (
         "server-0",
         "model-server",

@@ -786,6 +786,16 @@ RESTRICTED = 'pods "x" is forbidden: violates PodSecurity "baseline:latest": pri
 OPENSHIFT = (
     'pods "x" is forbidden: unable to validate against any security context constraint'
 )
+NO_PRIORITY = 'pods "x" is forbidden: no PriorityClass with name batch was found'
+
+
+def test_a_priority_class_that_is_missing_is_named_by_its_key():
+    pod = Trial("pod of Deployment kv/a", "kv", True, refused(403, NO_PRIORITY))
+    image = ImageTrial("a:1", "Deployment kv/a", "rejected", NO_PRIORITY)
+    found = examined(trials=(pod,), images=(image,))
+    for check in ("dry run", "image"):
+        fix = only(found, check, "error").fix
+        assert fix == "cluster.priority_class: one of `kubectl get priorityclass`"
 
 
 @pytest.mark.parametrize(
@@ -797,6 +807,7 @@ OPENSHIFT = (
             "kubectl -n kv-pcp describe quota",
         ),
         (OPENSHIFT, "oc adm policy add-scc-to-user privileged"),
+        (NO_PRIORITY, "cluster.priority_class: one of `kubectl get priorityclass`"),
     ],
 )
 def test_a_recorder_that_would_be_refused(message, fix):

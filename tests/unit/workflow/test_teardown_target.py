@@ -73,8 +73,12 @@ def test_what_this_account_may_not_list_is_not_said_to_be_gone(
         tear_down(config, said.append)
         assert said[-1].startswith("nothing of campaign cluster-first is on")
         return
-    with pytest.raises(NotChecked, match=f"may not list {kind} in {namespace}"):
+    with pytest.raises(NotChecked, match=f"may not list {kind} in {namespace}") as no:
         tear_down(config, said.append)
+    group = {"daemonsets": ".apps"}.get(kind, "")
+    labels = "app.kubernetes.io/managed-by=kveval,kveval.dev/campaign="
+    command = f"kubectl -n {namespace} delete {kind}{group} -l {labels}"
+    assert command in str(no.value) and str(no.value).count("kubectl") == 1
 
 
 def test_a_measurement_that_runs_is_left_alone(said, tmp_path):

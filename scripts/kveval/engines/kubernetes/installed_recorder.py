@@ -15,7 +15,7 @@ from kveval.engines.kubernetes import recorder_agent, recorder_scripts
 from kveval.engines.kubernetes.api.download import Transfer, TransferError, copy
 from kveval.engines.kubernetes.api.errors import ClusterError
 from kveval.engines.kubernetes.api.exec import Executed
-from kveval.engines.kubernetes.api.kinds import POD, SECRET, Document, described
+from kveval.engines.kubernetes.api.kinds import NODE, POD, SECRET, Document, described
 from kveval.engines.kubernetes.api.names import NAME
 from kveval.engines.kubernetes.manifests.context import RunContext
 from kveval.engines.kubernetes.manifests.recorder import (
@@ -23,13 +23,17 @@ from kveval.engines.kubernetes.manifests.recorder import (
     configuration_of,
     installed_documents,
 )
+from kveval.engines.kubernetes.manifests.requirements import accepts, node_of
+from kveval.engines.kubernetes.nodes import fitting
 from kveval.engines.kubernetes.pods import direct_url
 from kveval.engines.kubernetes.wait.diagnosis import is_ready, not_terminating
+from kveval.engines.protocol import Log
 from kveval.host.http import HttpError, fetch
 
 _ANSWER_S = 150.0
 _PIECE_BYTES = 8 * 2**20
 _POLL_S = 2.0
+_REPEAT_S = 30.0
 INSTALL = "python scripts/print_permissions.py CAMPAIGN.yaml site=FILE recorder | kubectl apply -f -"
 """With what an administrator installs and updates it."""
 
@@ -101,8 +105,12 @@ def key_of(context: RunContext) -> bytes:
 
 def listed_pods(context: RunContext) -> list[Document]:
     """Return the recorder's pods that are not being deleted, ready or not. Raises ClusterError."""
+    return not_terminating(_pods(context))
+
+
+def _pods(context: RunContext) -> list[Document]:
     namespace, chosen = context.site.pcp_namespace, f"{NAME}={INSTALLED}"
-    return not_terminating(context.api.list(POD, namespace, chosen))
+    return context.api.list(POD, namespace, chosen)
 
 
 def outdated(site: Cluster, pod: Document) -> str:
@@ -115,34 +123,61 @@ def outdated(site: Cluster, pod: Document) -> str:
 
 
 def require_installed(context: RunContext) -> None:
-    """Raise ClusterError without the recorder's key, or if one of its pods has another configuration than demanded."""
+    """Raise ClusterError where the recorder certainly cannot record a run.
+
+    That is: without its key, where it has no pod although there are nodes for servers, or if one of its pods has another
+    configuration than demanded.
+    """
     key_of(context)
-    for pod in listed_pods(context):
+    # One that is being deleted is about to be replaced.
+    pods = _pods(context)
+    if not pods and (nodes := _serving_nodes(context)):
+        raise _missing(context, "has no pod", nodes)
+    for pod in not_terminating(pods):
         if why := outdated(context.site, pod):
             message = f"the installed recorder cannot be used, {described(pod)}: {why}"
             fix = f"an administrator updates it by {INSTALL}"
             raise ClusterError(f"{message}; {fix}", code="recorder_outdated")
 
 
+def _serving_nodes(context: RunContext) -> list[str]:
+    """Return the nodes that servers may run on now; on one that the autoscaler adds, a recorder may come with it."""
+    site, gpus = context.site, context.deployment.gpus > 0
+    tolerations = [one.model_dump(exclude_none=True) for one in site.tolerations]
+    nodes = map(node_of, fitting(context.api.list(NODE), site, gpus=gpus))
+    return [node.name for node in nodes if accepts(node, {"tolerations": tolerations})]
+
+
 def installed_pods(
-    context: RunContext, nodes: Sequence[str], limit_s: float
+    context: RunContext, nodes: Sequence[str], limit_s: float, say: Log
 ) -> list[Document]:
     """Return the recorder's ready pods on `nodes`, in their order, once there are some: on a new node they take a while.
 
-    Raises ClusterError after `limit_s` seconds.
+    Says now and then what it waits for. Raises ClusterError after `limit_s` seconds.
     """
-    namespace, deadline = context.site.pcp_namespace, time.monotonic() + limit_s
+    begin, said_at = time.monotonic(), float("-inf")
     while True:
         pods = filter(is_ready, listed_pods(context))
         ready = {str(pod["spec"].get("nodeName")): pod for pod in pods}
         lacking = [node for node in nodes if node not in ready]
         if not lacking:
             return [ready[node] for node in nodes]
-        if time.monotonic() > deadline:
-            raise ClusterError(
-                f"the recorder that is installed in {namespace} has no ready pod on {', '.join(lacking)} after"
-                f" {limit_s:.0f} s: do its node_selector and tolerations match? An administrator installs it by {INSTALL}",
-                code="recorder_missing",
-                nodes=lacking,
+        now, lack = time.monotonic(), f"has no ready pod on {', '.join(lacking)}"
+        if now - begin > limit_s:
+            raise _missing(context, f"{lack} after {limit_s:.0f} s", lacking)
+        if now - said_at >= _REPEAT_S:
+            place = context.site.pcp_namespace
+            say(
+                f"the recorder that is installed in {place} {lack} yet ({now - begin:.0f} s)"
             )
+            said_at = now
         time.sleep(_POLL_S)
+
+
+def _missing(context: RunContext, lack: str, nodes: Sequence[str]) -> ClusterError:
+    return ClusterError(
+        f"the recorder that is installed in {context.site.pcp_namespace} {lack}: do its node_selector and tolerations"
+        f" match? An administrator installs it by {INSTALL}",
+        code="recorder_missing",
+        nodes=nodes,
+    )

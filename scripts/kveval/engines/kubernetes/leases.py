@@ -17,7 +17,11 @@ from typing import Any
 
 from kveval.engines.kubernetes import lifetime
 from kveval.engines.kubernetes.api.client import OUTAGE_S, Api
-from kveval.engines.kubernetes.api.errors import ClusterError, Refused
+from kveval.engines.kubernetes.api.errors import (
+    CREDENTIAL_REFUSED,
+    ClusterError,
+    Refused,
+)
 from kveval.engines.kubernetes.api.kinds import LEASE, Document, annotations_of
 from kveval.engines.kubernetes.api.names import PREFIX, selector
 from kveval.engines.kubernetes.manifests.context import RenderContext, RunContext
@@ -139,7 +143,11 @@ class HeldLease:
             except LeaseLost:
                 return
             except ClusterError as error:
-                if held:
+                # A refused credential is told with what does not expire within a minute.
+                if not held or error.code == CREDENTIAL_REFUSED:
+                    return
+                # With its namespace it goes, and so does the right to delete it.
+                if not self._api.lacks_namespace(self._place[1]):
                     say(
                         f"Lease {self._label} could not be deleted ({error.aside}) and expires by itself"
                     )

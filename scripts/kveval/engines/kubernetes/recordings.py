@@ -283,7 +283,7 @@ def clock_of(node: str, ask: Callable[[], str]) -> tuple[MachineClock, float]:
 def deploy(context: RunContext, nodes: Sequence[str], say: Log) -> list[Document]:
     """Start the campaign's recorder unless it runs; return its ready pods on `nodes`, in the order of `nodes`."""
     if context.site.recorder.installed:
-        return installed_pods(context, nodes, _START_S)
+        return installed_pods(context, nodes, _START_S, say)
     context.api.apply(recording_documents(context.campaign, context.site))
     namespace, name = (
         context.site.pcp_namespace,
@@ -419,6 +419,8 @@ def release_recorder(
                 of_runs = site.namespace, chosen[site.namespace]
                 names = remove_made(api, *of_runs, RUN_KINDS, say)
                 for namespace, selected in chosen.items():
+                    if api.lacks_namespace(namespace):
+                        continue
                     for lease in api.list(LEASE, namespace, selected):
                         # A run may begin now, and have made its own.
                         if leases.gone(leases.holder_of(lease)):

@@ -187,7 +187,8 @@ def _awaited(api: Api, left: Sequence[Document]) -> str:
         return ""
     with contextlib.suppress(ClusterError):
         if all(
-            (document := api.read(NODE, node)) and unready(document) for node in nodes
+            (document := api.read(NODE, node)) and unready(document, api.now())
+            for node in nodes
         ):
             return ", ".join(nodes)
     return ""
@@ -199,9 +200,11 @@ def _delete(
     metadata = document["metadata"]
     if metadata["uid"] in requested or metadata.get("deletionTimestamp"):
         return
-    # An object that a controller made is removed with it; if it were deleted first, it would be created again.
+    # An object that a controller made is removed with it; if it were deleted first, it would be created again. A
+    # ReplicaSet goes with its Deployment, and is not listed where an account may not delete it.
     if any(
-        owner.get("controller") and owner["uid"] in seen
+        owner.get("controller")
+        and (owner["uid"] in seen or owner["kind"] == REPLICA_SET.kind)
         for owner in metadata.get("ownerReferences") or []
     ):
         return

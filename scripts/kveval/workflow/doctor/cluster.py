@@ -21,7 +21,7 @@ from kveval.engines.kubernetes.manifests.requirements import (
 )
 from kveval.engines.kubernetes.nodes import fingerprint, fitting
 from kveval.engines.kubernetes.routes import is_dcgm, unrecorded
-from kveval.engines.kubernetes.wait.diagnosis import quota_fix
+from kveval.engines.kubernetes.wait.diagnosis import refusal_fix
 from kveval.host.findings import FindingRow, error, ok, pluralize, warning
 from kveval.workflow.doctor.capacity import SCALED, capacity, kept_out
 from kveval.workflow.doctor.cluster_facts import (
@@ -365,7 +365,7 @@ def _images(trials: Sequence[ImageTrial], namespace: str) -> Iterator[FindingRow
         if trial.outcome in fixes:
             said = f"{trial.image} ({trial.used_by}) {trial.outcome}: {trial.message or 'no reason given'}"
             judged = warning if trial.outcome == "unplaced" else error
-            fix = quota_fix(trial.message, namespace) or fixes[trial.outcome]
+            fix = refusal_fix(trial.message, namespace) or fixes[trial.outcome]
             yield judged("image", said, fix, trial.outcome, image=trial.image)
     pulled = [trial for trial in trials if trial.outcome == "pulled"]
     if pulled:
@@ -428,7 +428,7 @@ def _recorder(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingR
     if refused:
         message = refused[0].answer.message
         said = f"its pods would be refused in {place}: {message}"
-        fix = quota_fix(message, place) or "what admission says there"
+        fix = refusal_fix(message, place) or "what admission says there"
         if "security context constraint" in message:
             fix = f"oc adm policy add-scc-to-user privileged -z default -n {place}"
         elif "PodSecurity" in message:
@@ -469,7 +469,8 @@ def _trials(plan: CampaignDocuments, facts: ClusterFacts) -> Iterator[FindingRow
             yield warning("dry run", said, untestable, "untried", **told)
         else:
             fix = (
-                quota_fix(said, plan.site.namespace) or "what the API server says there"
+                refusal_fix(said, plan.site.namespace)
+                or "what the API server says there"
             )
             yield error("dry run", said, fix, "refused", **told)
     warned = [

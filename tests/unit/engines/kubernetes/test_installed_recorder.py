@@ -5,7 +5,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from kveval.engines.kubernetes import (
 )
 from kveval.engines.kubernetes.api import download
 from kveval.engines.kubernetes.api.errors import ClusterError
-from kveval.engines.kubernetes.api.kinds import NAMESPACE
+from kveval.engines.kubernetes.api.kinds import NAMESPACE, NODE
 from kveval.engines.kubernetes.api.transport import Reply
 from kveval.engines.kubernetes.installed_recorder import (
     InstalledRecorder,
@@ -145,8 +145,12 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
         server.shutdown()
 
 
-def api_server(key: bytes = KEY, *pods: dict[str, Any]) -> FakeTransport:
+def api_server(
+    key: bytes = KEY, *pods: dict[str, Any], nodes: Sequence[dict[str, Any]] = ()
+) -> FakeTransport:
     def answer(call: Call) -> Reply:
+        if call.path == NODE.path(""):
+            return ok({"items": list(nodes), "metadata": {}})
         if call.path.endswith(f"/secrets/{INSTALLED}"):
             return ok({"data": {"key": base64.b64encode(key).decode()}})
         if call.path.endswith("/pods"):
@@ -242,10 +246,46 @@ def test_a_node_without_the_recorder_is_named(monkeypatch: pytest.MonkeyPatch) -
         "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
     context = run_context(api_server(KEY, ready), SITE)
-    assert installed_pods(context, ["n"], 0.0) == [ready]
+    said: list[str] = []
+    assert installed_pods(context, ["n"], 0.0, said.append) == [ready]
+    assert said == []
     with pytest.raises(ClusterError, match="no ready pod on other") as error:
-        installed_pods(context, ["other", "n"], 0.0)
+        installed_pods(context, ["other", "n"], 0.05, said.append)
     assert error.value.code == "recorder_missing"
+    assert said == [
+        "the recorder that is installed in kveval-pcp has no ready pod on other yet (0 s)"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("taints", "pods", "refused"),
+    [
+        ([], [], True),
+        # The autoscaler may put a node there that servers tolerate, and the recorder on it.
+        ([{"key": "control-plane", "effect": "NoSchedule"}], [], False),
+        # It is being updated.
+        (
+            [],
+            [{**POD, "metadata": POD["metadata"] | {"deletionTimestamp": "x"}}],
+            False,
+        ),
+    ],
+    ids=["none", "no node for servers", "going"],
+)
+def test_a_recorder_that_has_no_pod_is_missed_before_servers_start(
+    taints: list[Any], pods: list[Any], refused: bool
+) -> None:
+    ready = [{"type": "Ready", "status": "True"}]
+    capacity = {SITE.gpu_resource: "1"}
+    status = {"capacity": capacity, "allocatable": capacity, "conditions": ready}
+    node = made("Node", "n", spec={"taints": taints}, status=status)
+    context = run_context(api_server(KEY, *pods, nodes=[node]), SITE)
+    if not refused:
+        require_installed(context)
+        return
+    with pytest.raises(ClusterError, match="in kveval-pcp has no pod") as error:
+        require_installed(context)
+    assert (error.value.code, error.value.facts["nodes"]) == ("recorder_missing", ["n"])
 
 
 def a_pod(configuration: str | None, ready: str = "True") -> dict[str, Any]:

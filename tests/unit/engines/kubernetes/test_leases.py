@@ -90,6 +90,25 @@ class LeaseServer:
         return ok(self.lease)
 
 
+@pytest.mark.usefixtures("fast")
+@pytest.mark.parametrize(
+    ("code", "lines"), [(401, 0), (403, 1)], ids=["credential", "right"]
+)
+def test_a_lease_that_cannot_be_given_back_is_told_unless_the_run_tells_why(
+    code: int, lines: int
+) -> None:
+    server = LeaseServer()
+
+    def answer(call: Call) -> Reply:
+        return status(code, "No") if call.method == "DELETE" else server(call)
+
+    said: list[str] = []
+    with leases.hold_for_run(run_context(FakeTransport(answer)), said.append, MARK):
+        pass
+    assert len(said) == lines
+    assert all("could not be deleted" in text for text in said)
+
+
 def left_by_a_dead_process() -> LeaseServer:
     dead = subprocess.Popen(["true"])
     dead.wait()

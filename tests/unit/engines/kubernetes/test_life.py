@@ -186,6 +186,19 @@ class SilentNode(FakeTransport):
         raise Unreachable("timed out")
 
 
+def test_a_pod_is_asked_on_while_its_node_has_been_silent_for_a_heartbeat_alone() -> (
+    None
+):
+    node = a_node("gpu-1", "Unknown")
+    [ready] = node["status"]["conditions"]
+    ready["lastTransitionTime"] = datetime.now(UTC).isoformat()
+    transport = SilentNode(Objects(pod_on("gpu-1"), node))
+    with pytest.raises(ClusterError) as error:
+        Api(transport, outage_s=0.3).exec("bench", "server", "main", ["true"])
+    assert not isinstance(error.value, NodeNotReady)
+    assert transport.tried > 1
+
+
 @pytest.mark.parametrize("ready", ["Unknown", "False", "True"])
 def test_a_pod_that_cannot_be_asked_is_told_by_its_node(ready: str) -> None:
     transport = SilentNode(Objects(pod_on("gpu-1"), a_node("gpu-1", ready)))

@@ -204,6 +204,29 @@ def test_the_first_broken_pod_ends_the_wait_with_events_and_log() -> None:
     }
 
 
+SCHEDULED = "|   2026-03-01T12:00:00Z Normal Scheduled: Successfully assigned"
+PULL = "|   2026-03-01T12:00:01Z Warning Failed: Failed to pull image: no such host"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "words"),
+    [
+        ([SCHEDULED], ""),
+        ([PULL, SCHEDULED], f": {PULL.removeprefix('|   ')}"),
+        ([PULL, "| last log lines of container c of pod a:", "|   Bye"], ": Bye"),
+    ],
+    ids=["usual course", "warning", "log"],
+)
+def test_a_failures_line_ends_with_what_may_be_its_cause(
+    evidence: list[str], words: str, tmp_path: Path
+) -> None:
+    lines = "".join(f"\n{line}" for line in ("| events of Pod bench/a:", *evidence))
+    failure = RolloutError("failed", "Error", "a", evidence=lines, exit_code=None)
+    kept = tmp_path / "cluster.log"
+    assert failure.keep_evidence(tmp_path) == f"failed{words}; see {kept}"
+    assert lines in kept.read_text()
+
+
 def test_a_pod_deleted_while_waited_for_is_replaced_by_its_controller() -> None:
     deployment = a_deployment(wanted=1, **ONE)
     replicas = a_replica_set(deployment)
@@ -372,19 +395,56 @@ def test_a_node_that_a_daemon_set_is_not_for_is_told(
     assert "node bad" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("generation", "observed", "pods", "cause"),
+    [
+        (1, None, [], "FailedCreate"),
+        (1, None, [on_node(a_pod("a", DAEMON_SET), "good")], "Timeout"),
+        (2, 1, [], "Timeout"),
+    ],
+    ids=["refused", "made since", "not since the change"],
+)
+def test_a_daemon_set_whose_pods_are_refused_is_told_by_its_events_while_its_status_lags(
+    generation: int, observed: int | None, pods: list[Any], cause: str
+) -> None:
+    daemon_set = a_daemon_set(age_s=15)
+    daemon_set["metadata"]["generation"] = generation
+    daemon_set["status"] = {"observedGeneration": observed} if observed else {}
+    event = made(
+        "Event",
+        "e",
+        reason="FailedCreate",
+        message="pods are forbidden: exceeded quota: gpus",
+        involvedObject={"name": "recorder", "uid": "DaemonSet-recorder"},
+    )
+    api = Api(FakeTransport(Objects(daemon_set, event, *pods)))
+    with pytest.raises(RolloutError) as error:
+        wait_for_daemonset(api, "bench", "recorder", ["good"], 0.1)
+    assert error.value.cause == cause
+    assert ("quota" in str(error.value)) == (cause == "FailedCreate")
+
+
 # --- nodes
 
 
 @pytest.mark.parametrize(
     ("node", "cause"),
     [
-        (("Unknown", 0.0), "NodeNotReady"),
+        (("Unknown", 15.0), "NodeNotReady"),
+        (("Unknown", 5.0), "Timeout"),
         (("False", 60.0), "NodeNotReady"),
         (("False", 1.0), "Timeout"),
         (("True", 60.0), "Timeout"),
         (None, "NodeGone"),
     ],
-    ids=["no word of the kubelet", "not ready", "just starting", "ready", "gone"],
+    ids=[
+        "no word of the kubelet",
+        "none for a heartbeat",
+        "not ready",
+        "just starting",
+        "ready",
+        "gone",
+    ],
 )
 def test_a_pod_that_is_not_ready_is_told_by_its_node(
     node: tuple[str, float] | None, cause: str

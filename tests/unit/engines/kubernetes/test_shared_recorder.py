@@ -27,7 +27,7 @@ from kveval.engines.kubernetes.manifests.recorder import (
     recorder_name,
     recording_documents,
 )
-from kveval.engines.kubernetes.recordings import release_recorder
+from kveval.engines.kubernetes.recordings import release_recorder, removal_metadata
 
 CAMPAIGN = "spring"
 LEASES = LEASE.path(SITE.namespace)
@@ -39,8 +39,10 @@ class Objects:
     """The objects of an API server by path; `before` and `after` are called around the answer to each request."""
 
     def __init__(self) -> None:
-        place = NAMESPACE.path("", SITE.pcp_namespace)
-        self.there = {place: made("Namespace", SITE.pcp_namespace)}
+        self.there = {
+            NAMESPACE.path("", name): made("Namespace", name)
+            for name in (SITE.namespace, SITE.pcp_namespace)
+        }
         self.before: Callable[[str, Call], None] = lambda job, call: None
         self.after: Callable[[str, Call], None] = lambda job, call: None
         self._lock = threading.Lock()
@@ -55,6 +57,13 @@ class Objects:
         return reply
 
     def _answer(self, call: Call) -> Reply:
+        place = NAMESPACE.path("", SITE.pcp_namespace)
+        if (
+            place not in self.there
+            and f"/namespaces/{SITE.pcp_namespace}/" in call.path
+        ):
+            # With a namespace go an account's rights in it.
+            return status(403, "Forbidden")
         if call.method == "POST":
             path = f"{call.path}/{call.body['metadata']['name']}"
             return (
@@ -316,3 +325,14 @@ def test_a_removal_that_a_killed_job_has_begun_is_ended_before_a_recorder_is_app
     objects.before = before
     begin("second", lambda: measured(tmp_path, 1)).join(20)
     assert applied_to == [False]
+
+
+def test_of_a_recorder_that_went_with_its_namespace_nothing_is_said_to_be_left(
+    objects: Objects,
+) -> None:
+    place, said = NAMESPACE.path("", SITE.pcp_namespace), list[str]()
+    removal = removal_metadata(CAMPAIGN, SITE)
+    with leases.hold(Api.connect(), removal, "{holder}", said.append):
+        del objects.there[place]
+    release_recorder(SITE, CAMPAIGN, said.append)
+    assert said == []

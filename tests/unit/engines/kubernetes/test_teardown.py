@@ -14,7 +14,14 @@ from tests.support.paths import REPOSITORY
 from kveval.campaign.site import Cluster
 from kveval.engines.kubernetes import teardown
 from kveval.engines.kubernetes.api.client import Api
-from kveval.engines.kubernetes.api.kinds import CONFIG_MAP, NAMESPACE, SERVICE, kind_of
+from kveval.engines.kubernetes.api.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    NAMESPACE,
+    POD,
+    SERVICE,
+    kind_of,
+)
 from kveval.engines.kubernetes.api.names import MANAGED_BY, MANAGER, selector
 from kveval.engines.kubernetes.manifests.permissions import permissions
 from kveval.engines.kubernetes.teardown import TeardownError, ours, remove
@@ -73,6 +80,12 @@ def test_all_of_one_campaign_goes_and_nothing_else() -> None:
         "Pod bench/server-1-a",
         "ReplicaSet bench/server-1",
     ]
+
+
+def test_a_pod_goes_with_its_deployment_whose_replica_set_is_not_listed() -> None:
+    objects = Objects(*a_deployment())
+    removed(objects, kinds=[DEPLOYMENT, POD])
+    assert (objects.deleted, objects.present) == (["Deployment server"], [])
 
 
 def test_what_belongs_to_something_goes_with_it_or_it_would_be_made_anew() -> None:

@@ -398,7 +398,7 @@ class Api:
             )
         except ClusterError:
             return
-        if reason := unready(node):
+        if reason := unready(node, self.now()):
             raise NodeNotReady(
                 f"pod {namespace}/{pod} cannot be asked: {reason}", node=name
             )

@@ -7,11 +7,14 @@ kinds, so that an outage looks like a missing CustomResourceDefinition. All kind
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, NamedTuple
 
 Document = dict[str, Any]
 """An object as the API server writes and reads it."""
 Documents = list[Document]
+# A kubelet reports its node every 10 s. After an outage of the API server a node may count as not ready until then.
+_HEARTBEAT_S = 12.0
 
 
 class Kind(NamedTuple):
@@ -100,10 +103,20 @@ def condition(document: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((entry for entry in conditions if entry.get("type") == kind), {})
 
 
-def unready(node: Mapping[str, Any]) -> str:
-    """Return since when and why a node is not ready, in the cluster's words; "" if it is ready."""
+def seconds_since(stamp: str | None, now: datetime) -> float:
+    """Return the seconds from `stamp`, a time of the API server in ISO 8601, to `now`; 0 for None."""
+    return (now - datetime.fromisoformat(stamp)).total_seconds() if stamp else 0.0
+
+
+def unready(node: Mapping[str, Any], now: datetime) -> str:
+    """Return since when and why a node is not ready, in the cluster's words; "" if it is, or lately was.
+
+    `now`: the time by the cluster's clock.
+    """
     ready = condition(node, "Ready")
-    if ready.get("status", "True") == "True":
+    since = ready.get("lastTransitionTime")
+    lately = since and seconds_since(since, now) < _HEARTBEAT_S
+    if ready.get("status", "True") == "True" or lately:
         return ""
     cause = f"{ready.get('reason')}: {ready.get('message')}"
     return f"its node {node['metadata']['name']} has not been ready since {ready.get('lastTransitionTime')} ({cause})"

@@ -10,7 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from kveval.engines.kubernetes.api.kinds import condition, status_of, unready
+from kveval.engines.kubernetes.api.kinds import (
+    condition,
+    seconds_since,
+    status_of,
+    unready,
+)
 from kveval.host.logs import exit_words
 
 Pod = Mapping[str, Any]
@@ -154,8 +159,10 @@ def claim_trouble(claim: Mapping[str, Any], words: str) -> Trouble | None:
     return Trouble("NoStorageClass", text, fix)
 
 
-def quota_fix(said: str, namespace: str) -> str:
-    """Return what to do where a quota refuses a pod, from the API server's words; "" where something else does."""
+def refusal_fix(said: str, namespace: str) -> str:
+    """Return what to do where a pod is refused, from the API server's words; "" where these are not known."""
+    if "no PriorityClass with name" in said:
+        return "cluster.priority_class: one of `kubectl get priorityclass`"
     if "exceeded quota" not in said:
         return ""
     show = f"kubectl -n {namespace} describe quota"
@@ -216,7 +223,7 @@ def node_trouble(
         return Trouble(
             "NodeGone", text, "was it scaled down, or reclaimed (spot)?", where
         )
-    reason, ready = unready(node), condition(node, "Ready")
+    reason, ready = unready(node, now), condition(node, "Ready")
     starts = (
         ready.get("status") == "False"
         and seconds_since(ready.get("lastTransitionTime"), now) < _NODE_STARTS_S
@@ -396,8 +403,3 @@ def exit_of(code: int | None) -> str:
 
 def _joined(*parts: str) -> str:
     return ", ".join(part for part in parts if part)
-
-
-def seconds_since(stamp: str | None, now: datetime) -> float:
-    """Return the seconds from `stamp`, a time of the API server in ISO 8601, to `now`; 0 for None."""
-    return (now - datetime.fromisoformat(stamp)).total_seconds() if stamp else 0.0

@@ -1,6 +1,7 @@
 """Waiting until applied objects run; a wait ends at once, with the cause, when it is clear that they never will."""
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from kveval.engines.kubernetes.api.kinds import (
     condition,
     described,
     labels_of,
+    seconds_since,
     status_of,
 )
 from kveval.engines.kubernetes.wait.diagnosis import (
@@ -34,9 +36,8 @@ from kveval.engines.kubernetes.wait.diagnosis import (
     is_ready,
     node_trouble,
     not_terminating,
-    quota_fix,
+    refusal_fix,
     restarts,
-    seconds_since,
     trouble_of,
     waits_for,
 )
@@ -50,8 +51,12 @@ _MISSING_S = 10.0
 _CREATION_S = 10.0
 # A scheduler may let 10 s pass before it looks at a pod again that it could not place.
 _NO_NODE_S = 30.0
+_LAGS = "its controller has not seen it yet"
 _EVENTS = 8
 _LOG_LINES = 20
+# A line of evidence below a heading, and one that is an event of the usual course, such as Scheduled.
+_ENTRY = "|   "
+_HARMLESS = re.compile(r"\|   \S* Normal \w+( \(x\d+\))?: ")
 _REVISION = "deployment.kubernetes.io/revision"
 _DAEMON_GENERATION, _POD_GENERATION = (
     "deprecated.daemonset.template.generation",
@@ -81,7 +86,7 @@ class RolloutError(ClusterError):
         """
         if self.evidence:
             if not words and "exit_code" in self.facts:
-                words = f": {self.evidence.splitlines()[-1].strip('| ')}"
+                words = _decisive(self.evidence)
             logs = (*logs, log := folder / "cluster.log")
             folder.mkdir(parents=True, exist_ok=True)
             with log.open("a") as file:
@@ -204,7 +209,7 @@ class WaitTarget:
                 return
             message = str(failed[-1].get("message") or "")
         usual = "is there the service account, and what does admission in this namespace refuse?"
-        fix = quota_fix(message, self.namespace) or usual
+        fix = refusal_fix(message, self.namespace) or usual
         trouble = Trouble(
             "FailedCreate",
             f"no pod could be created for {lasted_s:.0f} s, {message}",
@@ -257,6 +262,16 @@ def _evidence(
     if pod is not None:
         parts.append(_log(api, pod, container, previous))
     return "".join(f"\n| {line}" for part in parts for line in part.splitlines())
+
+
+def _decisive(evidence: str) -> str:
+    """Return the last line of the log, without one the last event that warns, after a colon; "" without either."""
+    lines = [
+        line.removeprefix(_ENTRY)
+        for line in evidence.splitlines()
+        if line.startswith(_ENTRY) and not _HARMLESS.match(line)
+    ]
+    return f": {lines[-1].strip()}" if lines else ""
 
 
 def _unbound(api: Api, pod: Mapping[str, Any] | None) -> list[Document]:
@@ -337,22 +352,20 @@ def _waited(
     timeout_s: float,
     say: Log | None,
 ) -> list[Document]:
-    """Wait until `judge` finds an object done, whose controller has seen its last change; return its pods."""
+    """Wait until `judge` finds an object done; return its pods."""
 
     def look() -> WaitState:
         document = target.read()
         if document is None:
             return WaitState(False, "does not exist yet")
-        return (
-            judge(target, document)
-            if _observed(document)
-            else WaitState(False, "its controller has not seen it yet")
-        )
+        return judge(target, document)
 
     return wait(target, look, timeout_s, say)
 
 
 def _deployment(target: WaitTarget, deployment: Document) -> WaitState:
+    if _lags(deployment):
+        return WaitState(False, _LAGS)
     spec, status, pods = (
         deployment["spec"],
         status_of(deployment),
@@ -434,8 +447,12 @@ def _daemon_set(
     ]
     without = sorted(set(nodes) - {pod["spec"]["nodeName"] for pod in pods})
     made = daemon_set["metadata"].get("creationTimestamp")
-    if without:
+    # A controller before Kubernetes 1.25.6 and 1.26.1 never writes a first status while it cannot create pods. Of an
+    # older status, the events may be from before the change.
+    if without and not (_lags(daemon_set) and _observed(daemon_set)):
         target.require_creatable(made)
+    if _lags(daemon_set):
+        return WaitState(False, _LAGS)
     target.check(new)
     target.without_since = (
         (target.without_since or time.monotonic()) if without else None
@@ -561,11 +578,14 @@ def _phase(pod: Document) -> str:
     return str(status_of(pod).get("phase"))
 
 
-def _observed(document: Document) -> bool:
-    if document["kind"] == JOB.kind:  # its status has no observedGeneration
-        return True
-    observed = int(status_of(document).get("observedGeneration") or 0)
-    return observed >= int(document["metadata"]["generation"])
+def _observed(document: Document) -> int:
+    """Return the generation that an object's controller has last written about, 0 before it has."""
+    return int(status_of(document).get("observedGeneration") or 0)
+
+
+def _lags(document: Document) -> bool:
+    """Tell whether an object's controller has not written about its last change."""
+    return _observed(document) < int(document["metadata"]["generation"])
 
 
 def _owned(document: Document, owners: set[str]) -> bool:
