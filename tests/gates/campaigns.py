@@ -7,7 +7,6 @@ import contextlib
 import csv
 import os
 import shutil
-import tarfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 import yaml
 from tests.gates.library import write_import_sheet
 from tests.gates.stores import Truth, fill_store
-from tests.support.paths import REPOSITORY
+from tests.support.paths import REPOSITORY, unpack
 from tests.support.result_trees import write_campaign_tree
 
 NAMES = ("default", "arms", "trace", "imported", "compared")
@@ -236,8 +235,7 @@ def _compared(folder: Path) -> None:
 
 def _stored(name: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        with tarfile.open(FIXTURE) as archive:
-            archive.extractall(folder, filter="data")
+        unpack(FIXTURE, folder)
         # What is made of the store is made anew.
         shutil.rmtree(folder / "results" / "campaigns")
         shutil.move(folder / "campaigns" / f"{name}.yaml", campaign_file(folder, name))

@@ -12,14 +12,13 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from tests.gates.campaigns import FIXTURE as MEASURED
 from tests.gates.library import defining_id
-from tests.support.paths import copy_parts
+from tests.support.paths import copy_parts, unpack
 
 SHA256 = "4ed5d7cc8b48694f687617a88d5e24e13d37b689b06d3b3285cd9c7c7ecb7387"
 HOST = Path(__file__).parent / "host"
@@ -42,8 +41,7 @@ def folder(tmp_path: Path) -> Path:
     inputs = ("Snakefile", "config/**/*", "rules/*", "scripts/*.py")
     for path in (path for pattern in inputs for path in tmp_path.glob(pattern)):
         os.utime(path, (0, BEFORE_RESULTS))
-    with tarfile.open(MEASURED) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(MEASURED, tmp_path)
     return tmp_path
 
 

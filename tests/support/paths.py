@@ -1,8 +1,9 @@
-"""Where things lie in the repository."""
+"""Where things lie in the repository, and how they are copied."""
 
 import contextlib
 import os
 import shutil
+import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -56,3 +57,10 @@ def copy_or_link(source: str, target: str) -> None:
             os.link(source, target)
             return
     shutil.copy2(source, target)
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a tar file of the tests; Python before 3.11.4, as Debian 12's, has no filters."""
+    with tarfile.open(archive) as opened:
+        opened.extraction_filter = getattr(tarfile, "data_filter", None)
+        opened.extractall(folder)

@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import tomllib
 import zipfile
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from packaging.requirements import Requirement
 from tests.gates.campaigns import FIXTURE
 from tests.gates.cases import REQUESTS
 from tests.support.fake_model_server import FakeServer, serving
-from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS, library_files
+from tests.support.paths import CONFIG, REPOSITORY, SCRIPTS, library_files, unpack
 from tests.support.result_trees import write_campaign_tree
 from tests.workflow.test_setup import ENVS, requirements
 
@@ -172,8 +171,7 @@ def test_a_bare_installation_answers_beside_a_store(
     environment: Path, tmp_path: Path, words: Sequence[str], answer: str
 ) -> None:
     shutil.copy(CONFIG / "config.yaml", tmp_path / "mine.yaml")
-    with tarfile.open(FIXTURE) as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(FIXTURE, tmp_path)
     # Its runs are read for good, its tables are not.
     for folder in tmp_path.glob("results/campaigns/*/analysis"):
         shutil.rmtree(folder)

@@ -102,16 +102,22 @@ def unpack(archive: Path, folder: Path) -> None:
     """Unpack a .tar.xz; by the program xz, which uses all processors, or without it by Python."""
     if shutil.which("xz") is None:
         with tarfile.open(archive, "r:xz") as tree:
-            tree.extractall(folder, filter="tar")
+            _extract(tree, folder)
         return
     command = ["xz", "--decompress", "--stdout", "--threads=0", str(archive)]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE) as unpacking,
         tarfile.open(fileobj=unpacking.stdout, mode="r|", bufsize=2**20) as tree,
     ):
-        tree.extractall(folder, filter="tar")
+        _extract(tree, folder)
     if unpacking.returncode:
         raise lzma.LZMAError(f"{archive}: xz ended with status {unpacking.returncode}")
+
+
+def _extract(tree: tarfile.TarFile, folder: Path) -> None:
+    """Unpack by the filter `tar`, which Python has from 3.11.4 on; Debian 12's is older."""
+    tree.extraction_filter = getattr(tarfile, "tar_filter", None)
+    tree.extractall(folder)
 
 
 def write_commands(environment: Path) -> list[Path]:
