@@ -439,10 +439,19 @@ class UsableRuns:
                 continue
             for side, run in runs:
                 yield Exclusion("other_of_pair", run, side)
-        for side, measured in zip(SIDES, self.paired.measured, strict=True):
-            for run in measured:
+        for number, side in enumerate(SIDES):
+            for run in self.paired.measured[number]:
                 if (side, run) not in paired:
-                    yield Exclusion("no_pair", run, side)
+                    yield self._unpaired(number, run)
+
+    def _unpaired(self, number: int, run: int) -> Exclusion:
+        """Why a run of a side belongs to no pair: by its own failure, which counts, where the other cell lacks it."""
+        side, row = SIDES[number], self.paired.row(number, run)
+        if row is not None and run in self.paired.absent[1 - number]:
+            own = unusable(row, self.paired.metric, side)
+            if own is not None and own.failed:
+                return own
+        return Exclusion("no_pair", run, side)
 
 
 def usable_runs(paired: PairedRuns) -> UsableRuns:
