@@ -439,15 +439,15 @@ class UsableRuns:
                 continue
             for side, run in runs:
                 yield Exclusion("other_of_pair", run, side)
-        for number, side in enumerate(SIDES):
-            for run in self.paired.measured[number]:
+        for place, side in enumerate(SIDES):
+            for run in self.paired.measured[place]:
                 if (side, run) not in paired:
-                    yield self._unpaired(number, run)
+                    yield self._unpaired(place, run)
 
-    def _unpaired(self, number: int, run: int) -> Exclusion:
+    def _unpaired(self, place: int, run: int) -> Exclusion:
         """Why a run of a side belongs to no pair: by its own failure, which counts, where the other cell lacks it."""
-        side, row = SIDES[number], self.paired.row(number, run)
-        if row is not None and run in self.paired.absent[1 - number]:
+        side, row = SIDES[place], self.paired.row(place, run)
+        if row is not None and run in self.paired.absent[1 - place]:
             own = unusable(row, self.paired.metric, side)
             if own is not None and own.failed:
                 return own
