@@ -20,6 +20,7 @@ from typing import Any
 import jinja2
 
 from kveval.campaign.cell import Cell
+from kveval.host.errors import Failure
 from kveval.report.data.arm_links import anchor_of, plain_text
 from kveval.report.figures.names import FigureName, figures_of, find_figure
 from kveval.report.files import APPENDICES, MAIN, REST
@@ -152,7 +153,7 @@ def render_report(
     """Return the files of a report as path relative to it -> Markdown with marks, the report itself first.
 
     `beside`: templates of sections that plug-ins add -> the part after which each stands; they read their tables in
-    `folder`, that of the results.
+    `folder`, that of the results. Raises Failure for one after a part that the report has not.
     """
     rendering, pictures = Rendering(result), Pictures(result)
     sections: dict[str, list[str]] = {}
@@ -164,8 +165,18 @@ def render_report(
         "pictures_left": pictures.take_rest,
     }
     # Figures that no other part takes are in the results.
-    after = {"sections_after": lambda part: sections.get(part, ())}
+    after = {"sections_after": lambda part: sections.pop(part, ())}
     files = {MAIN: rendering.text("report.md.j2", **after, **figures)}
+    if sections:
+        lost = ", ".join(
+            f"{name} after {part!r}"
+            for name, part in beside.items()
+            if part in sections
+        )
+        raise Failure(
+            f"a plug-in's section has no place in report.md.j2, which has no such part: {lost}",
+            code="no_part",
+        )
     in_turn = sorted(APPENDICES, key=lambda file: file == REST)
     parts = {file: rendering.text(f"{file}.j2", **figures) for file in in_turn}
     return files | {file: parts[file] for file in APPENDICES}

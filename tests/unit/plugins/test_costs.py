@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from tests.support.described import described_run
-from tests.support.report_text import part_of, result_of, tables_in
+from tests.support.report_text import part_of, result_of, result_of_whole, tables_in
 from tests.support.synthetic import (
     BASELINES,
     levels_table,
@@ -20,6 +20,7 @@ from tests.unit.plugins.curve.test_table_docs import documented
 from tests.unit.report.test_kept_runs import ARM, campaign, comparison_table
 from tests.unit.report.test_value import campaign as campaign_with_goodput
 
+from kveval.host.errors import Failure
 from kveval.plugins.prices.costs import (
     BREAK_EVEN,
     CHANGE,
@@ -237,3 +238,11 @@ def test_a_report_has_them_after_the_goodput_with_intervals_and_where_the_tier_p
     assert "(" in arm[table.header[-1]]
     assert worse[table.header[-1]] == "not at any price"
     assert float(arm["$ an hour"]) == pytest.approx(2 * 2.5 + 78.1 * 0.004, abs=0.01)
+
+
+def test_a_section_after_a_part_that_the_report_has_not_is_refused(
+    tmp_path: Path,
+) -> None:
+    assert PLUGIN.section is not None
+    with pytest.raises(Failure, match=r"costs\.md\.j2 after 'gains'"):
+        render_report(result_of_whole(), {PLUGIN.section: "gains"}, tmp_path)

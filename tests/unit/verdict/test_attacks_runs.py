@@ -565,9 +565,13 @@ def runs_named(reason: str) -> set[int]:
     return {int(run) for listed in lists for run in listed.split(", ")}
 
 
-@settings(max_examples=60, deadline=None)
 # A run that hung counts against its cell, whether the other cell has its own or not.
-@example([*[("sound", "sound")] * 4, ("sound", "hung"), ("missing", "hung")], -0.3)
+SOUND: Pairs = [("sound", "sound")] * 4
+HUNG_WITH_AND_WITHOUT_PARTNER: Pairs = [*SOUND, ("sound", "hung"), ("missing", "hung")]
+
+
+@settings(max_examples=60, deadline=None)
+@example(HUNG_WITH_AND_WITHOUT_PARTNER, -0.3)
 @given(
     st.lists(
         st.tuples(st.sampled_from([*CHANGES]), st.sampled_from([*CHANGES][:-1])),
