@@ -104,7 +104,7 @@ class Attempt:
                     with self._phase("collect_s"):
                         # The last level's end must lie inside the archive even when a sample came late.
                         time.sleep(
-                            max(0.0, _RECORD_ON_S - measuring.seconds_since_load)
+                            max(0.0, _RECORD_ON_S - measuring.seconds_since_window)
                         )
                         clock.check()
                         recorder.stop()

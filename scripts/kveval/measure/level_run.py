@@ -54,6 +54,7 @@ class Levels:
     tell: Callable[[Failure], None]
     clock: ClockWatch = field(default_factory=ClockWatch)
     _free_since: float = field(default_factory=time.monotonic)
+    _window_end: float = field(default_factory=time.monotonic)
 
     @property
     def workload(self) -> Workload:
@@ -61,9 +62,9 @@ class Levels:
         return self.job.specification.workload
 
     @property
-    def seconds_since_load(self) -> float:
-        """Seconds since the last level's load generator ended."""
-        return time.monotonic() - self._free_since
+    def seconds_since_window(self) -> float:
+        """Seconds since the last level's window ended; its load generator takes some more to write its report."""
+        return time.monotonic() - self._window_end
 
     def measure(self) -> list[dict[str, Any]]:
         """Measure every level and return their entries for run.json. Raises a level's Failure if it is final."""
@@ -202,6 +203,8 @@ class Levels:
         after = server.counters()
         host_work = self._host_work(work_before_ms)
         facts = load.report_facts(report, self.job.specification.versions["guidellm"])
+        # Both times of the difference are by the generator's clock.
+        self._window_end = min(ran.ended, ran.started + facts.end - ran.began)
         packed = pack(report, self.redactor)
         return {
             "level": level.streams,
