@@ -8,6 +8,7 @@ import pandas as pd
 import psutil
 import pytest
 import yaml
+import zstandard
 from PIL import Image
 from tests.support.job_status import leave_status
 from tests.support.paths import REPOSITORY
@@ -39,7 +40,11 @@ needs_chain = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 # Of twelve prefixes of 500 tokens, of which the device holds eight, in conversations of two requests: by as many
 # requests, prefixes have come again. Short, as caches are primed four times.
 PREFIXES = {"prefix_tokens": 500, "prefix_count": 12, "output_tokens": 16}
-SERVER = {"device_blocks": 280, "max_model_len": 4096}
+SERVER = {
+    "device_blocks": 280,
+    "max_model_len": 4096,
+    "env": {"VLLM_WORKER_MULTIPROC_METHOD": "fork"},
+}
 REQUESTS = 30
 SECONDS = (12, 56)
 
@@ -104,6 +109,16 @@ def test_the_server_was_vllm_with_exactly_the_arms_arguments(run_json):
         connector["kv_connector_extra_config"]["cpu_bytes_to_use"] == 10000 * 16 * 1024
     )
     assert run_json["server"]["facts"]["kv_cache_tokens"] == 280 * 16
+
+
+@needs_chain
+def test_the_engine_was_forked_and_the_worker_was_not(finished, run_json):
+    stored = finished / "results" / "measurements" / run_json["measurement"]
+    with (stored / "run-1" / "raw" / "server.log.zst").open("rb") as packed:
+        log = zstandard.ZstdDecompressor().stream_reader(packed).read().decode()
+    assert "kveval: the engine is forked, the worker is not" in log
+    # Each process that imports vLLM anew registers the loader of random weights.
+    assert log.count("Load format `dummy` is already registered") == 2
 
 
 @needs_chain

@@ -99,6 +99,7 @@ def test_the_server_is_started_with_the_command_known_to_work(default):
         "HF_HUB_OFFLINE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_CPU_NUM_OF_RESERVED_CPU": "1",
+        "VLLM_WORKER_MULTIPROC_METHOD": "fork",
     }
 
 

@@ -457,7 +457,12 @@ def test_a_miniature_brings_its_model_and_its_plugin(tmp_path):
     maps = {
         name for document in of_kind(found, "ConfigMap") for name in document["data"]
     }
-    of_plugins = {"kveval_host_offload.py", "kveval_weights.py"}
+    of_plugins = {
+        "kveval_host_offload.py",
+        "kveval_start.py",
+        "kveval_weights.py",
+        "sitecustomize.py",
+    }
     registered = {
         "kveval_weights-1.dist-info.METADATA",
         "kveval_weights-1.dist-info.entry_points.txt",
