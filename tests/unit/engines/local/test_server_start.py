@@ -1,5 +1,6 @@
 """What the local engine adds to the start of a vLLM: garbage collected rarely at first, the engine forked if asked for."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from kveval.stacks.registry import VLLM
 
 PLUGINS = VLLM.plugins
 THRESHOLDS = "import gc; print(*gc.get_threshold())"
+USUAL = " ".join(map(str, gc.get_threshold()))
 
 # vLLM as far as the plug-in uses it: a platform that has processes imported anew, as that of CPUs does.
 PRETENDED = """
 import gc, logging, os, sys, types
-sys.path.insert(0, {plugins!r})
+print("at first:", *gc.get_threshold())
 
 class Platform:
     @staticmethod
@@ -67,9 +69,7 @@ def test_garbage_is_collected_rarely_until_the_server_has_imported_everything():
 
 
 def test_garbage_is_collected_as_usual_where_the_plug_in_may_not_be_called():
-    assert python(THRESHOLDS, PYTHONPATH=str(PLUGINS), VLLM_PLUGINS="mine") == [
-        "700 10 10"
-    ]
+    assert python(THRESHOLDS, PYTHONPATH=str(PLUGINS), VLLM_PLUGINS="mine") == [USUAL]
 
 
 def test_a_sitecustomize_of_the_environments_own_still_runs(tmp_path: Path):
@@ -89,9 +89,11 @@ def test_a_sitecustomize_of_the_environments_own_still_runs(tmp_path: Path):
 def test_only_the_engine_of_a_cpu_is_forked_and_only_if_asked_for(
     start, on_cpu, method
 ):
-    code = PRETENDED.format(plugins=str(PLUGINS), on_cpu=on_cpu)
-    assert python(code, VLLM_WORKER_MULTIPROC_METHOD=start) == [
-        f"of the server: {method} 700 10 10",
+    code = PRETENDED.format(on_cpu=on_cpu)
+    environment = {"PYTHONPATH": str(PLUGINS), "VLLM_WORKER_MULTIPROC_METHOD": start}
+    assert python(code, **environment) == [
+        "at first: 50000 10 10",
+        f"of the server: {method} {USUAL}",
         "in a new process: spawn",
         "after its check: spawn",
     ]

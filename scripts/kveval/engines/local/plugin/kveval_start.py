@@ -9,6 +9,7 @@ vLLM calls `register` in each of its processes, through its plug-in point `vllm.
 
 import gc
 import os
+import sys
 from typing import Any
 
 from vllm.logger import init_logger
@@ -21,8 +22,9 @@ logger = init_logger("vllm.kveval_start")
 
 def register() -> None:
     """Collect garbage as usual again, and have the engine forked if the environment says so."""
-    # What sitecustomize raised for the imports, which are over.
-    gc.set_threshold(700, 10, 10)
+    # Raised for the imports, which are over; a module of that name that is not ours has raised nothing.
+    site = sys.modules.get("sitecustomize")
+    gc.set_threshold(*getattr(site, "USUAL_THRESHOLD", gc.get_threshold()))
     if os.environ.get(_METHOD) != "fork" or not current_platform.is_cpu():
         return
     platform, server = type(current_platform), os.getpid()

@@ -12,6 +12,9 @@ import os
 import sys
 from pathlib import Path
 
+USUAL_THRESHOLD = gc.get_threshold()
+"""When Python collects by itself; it depends on the release."""
+
 # With a plug-in list of the user's, kveval_start may not be called.
 if "VLLM_PLUGINS" not in os.environ:
     gc.set_threshold(50_000, 10, 10)
