@@ -40,6 +40,8 @@ class SlowSession:
     answer_s: float
     errored: int = 0
     lasted_s: list[float] = field(default_factory=list)
+    wall_s: float = 0.0
+    """From its start to its end, of a generator."""
     emptied: int = 0
     checks: tuple[()] = ()
 
@@ -93,7 +95,8 @@ class SlowSession:
                 {"metadata": {"guidellm_version": "0.8.1"}, "benchmarks": [benchmark]}
             )
         )
-        return LoadResult(argv, 0.0, time.monotonic(), time.monotonic(), None)
+        ended = time.monotonic()
+        return LoadResult(argv, 0.0, ended - self.wall_s, ended, None)
 
 
 class PrimingSession(SlowSession):
@@ -141,6 +144,20 @@ def test_a_level_that_lasts_as_the_workload_says_does_not_say_for_how_long(
         Level(4, 0, 1), "level 1 of 1"
     )
     assert session.lasted_s == [SECONDS]
+
+
+@pytest.mark.parametrize(
+    ("wall_s", "since_s"),
+    # The window ends with its seconds; where clocks disagree, no later than the generator.
+    [(SECONDS + 2.5, 2.5), (SECONDS, 0.0), (SECONDS - 1.0, 0.0)],
+)
+def test_the_recording_counts_from_the_end_of_the_window(
+    wall_s: float, since_s: float, tmp_path: Path
+) -> None:
+    session = SlowSession(answer_s=SECONDS / 3, wall_s=wall_s)
+    measuring = levels(tmp_path, session)
+    measuring._level(Level(4, 0, 1), "level 1 of 1")
+    assert measuring.seconds_since_window == pytest.approx(since_s, abs=0.9)
 
 
 def test_a_level_whose_requests_fail_is_tried_twice_and_not_longer(
