@@ -3,7 +3,7 @@
     python benchmarks/bench_server_start.py [--pairs 10] [--cell MODEL/SCENARIO/CPU_BLOCKS] [--seconds 40] [--same]
 
 Of each pair one server has its engine forked, with VLLM_WORKER_MULTIPROC_METHOD=fork, the other one is started without
-kveval_start and sitecustomize (`--same`: both as the first one, which shows the noise). Both stay up, on the engine's
+what kveval_start and sitecustomize do (`--same`: both as the first one, which shows the noise). Both stay up, on the engine's
 cores for servers, and get the same requests in small batches, in the order A B B A, so that a host that changes its
 speed slows both alike. The last lines have the ratios of the first server to the other one, geometric means over pairs
 with their 95 % intervals, and how many answers differed: of the first prompts, which are sent one at a time, none may;
@@ -16,7 +16,6 @@ import http.client
 import json
 import math
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -28,15 +27,15 @@ from typing import Any
 
 from scipy import stats
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "scripts"))
 
-from kveval.campaign.random_model import write_served  # noqa: E402
-from kveval.configuration.loading import load_config  # noqa: E402
-from kveval.engines.local import server as local_server  # noqa: E402
-from kveval.host.cores import divided, on_cores, usable  # noqa: E402
-from kveval.host.processes import supervisor  # noqa: E402
+from kveval.campaign.random_model import write_served
+from kveval.configuration.loading import load_config
+from kveval.engines.local import server as local_server
+from kveval.host.cores import divided, on_cores, usable
+from kveval.host.processes import supervisor
 
+ROOT = Path(__file__).resolve().parents[1]
 CAMPAIGN = ROOT / "config" / "campaigns" / "laptop-all-arms.yaml"
 STREAMS = 2
 # In turns: none of the prefixes is still in the device's cache of 17,920 tokens, and all of them are in a tier of 32,000.
@@ -160,19 +159,8 @@ def forking(*args: Any, **kwargs: Any) -> dict[str, str]:
 
 
 def stock(*args: Any, **kwargs: Any) -> dict[str, str]:
-    """Return the server's environment with the processes started as vLLM does it."""
-    if plugins := kwargs.get("plugins"):
-        kwargs["plugins"] = Path(tempfile.gettempdir()) / "bench-server-start-plugins"
-        shutil.rmtree(kwargs["plugins"], ignore_errors=True)
-        shutil.copytree(plugins, kwargs["plugins"])
-        for path in kwargs["plugins"].rglob("*"):
-            if path.name in ("sitecustomize.py", "kveval_start.py"):
-                path.unlink()
-            elif path.name == "entry_points.txt":
-                lines = path.read_text().splitlines()
-                kept = [line for line in lines if "kveval_start" not in line]
-                path.write_text("\n".join(kept))
-    return OURS(*args, **kwargs)
+    """Return the server's environment with the processes started as vLLM does it: kveval_start is not in its list."""
+    return OURS(*args, **kwargs) | {"VLLM_PLUGINS": "kveval_weights"}
 
 
 def ratios(sides: list[Side]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Has Python collect garbage rarely while the server imports its libraries, which saves a fifth of that time.
+"""Has Python collect garbage rarely while the server imports its libraries, which saves a sixth of that time.
 
 Python imports a module of this name at its start, from the folder that PYTHONPATH names. `kveval_start` sets what is
 usual again as soon as the imports are over; a process that does not call it goes on collecting rarely. Standard library
